@@ -1,0 +1,1 @@
+"""PaTH and FoX attention: a readable definition (`reference`) beside each kernel."""

@@ -1,0 +1,1 @@
+"""Model backends: they know no task. `load_model` picks one."""

@@ -1,0 +1,1 @@
+"""Stored runs: append-only samples, scores, statistics and tables. They know neither tasks nor models."""

@@ -1,0 +1,119 @@
+"""Sample, Task and TaskOptions: the contract between benchmarks and the run loop."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from longeval.types import TokenScores
+
+
+@dataclass(frozen=True)
+class Shot:
+    """An in-context exchange before the question: `prompt` is a user turn, `answer` what the assistant wrote."""
+
+    prompt: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One question to a model.
+
+    `id`: suite/task/length/seed/index, stable. `prompt`: the user turn before any chat template.
+    `answer_prefix`: text after the chat template's assistant header, verbatim. `shots`: earlier exchanges.
+    `ids`: exactly the token ids a run sends (BOS, chat template, shots and answer prefix included); for a
+    logprob sample the whole scored sequence. `references`: accepted answers. `length`: nominal, in the task's unit.
+    `meta`: JSON-able facts for scoring and analysis (depths, `all_classes`, `question`, truncated, ...).
+    """
+
+    id: str
+    task: str
+    length: int
+    prompt: str
+    ids: tuple[int, ...]
+    references: list[str] = field(default_factory=list)
+    answer_prefix: str = ""
+    shots: tuple[Shot, ...] = ()
+    max_new_tokens: int = 0
+    min_new_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    meta: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TaskOptions:
+    """What a user may set about tasks; each field is a command-line option of the same name.
+
+    `data_dir`: where corpora are looked for first. `haystack`: "essay" (RULER's protocol) or "stdlib" (prose of the
+    Python installation; results are marked as not comparable).
+    """
+
+    data_dir: Path | None = None
+    haystack: str = "essay"
+
+
+class DoesNotFit(Exception):
+    """The length is below the task's smallest sample: shown as "does not fit", not an error of the run."""
+
+    def __init__(self, smallest: int) -> None:
+        super().__init__(f"needs at least {smallest} tokens")
+        self.smallest = smallest
+
+
+@dataclass(frozen=True)
+class DataStatus:
+    """Where a task's data comes from, and whether it is at hand (`problem` says how to get it when not)."""
+
+    source: str
+    problem: str | None = None
+
+
+class Task(ABC):
+    """One benchmark task. Class attributes describe it; `build` makes samples and `score` judges predictions.
+
+    `kind`: "generate" or "logprob". `unit`: of lengths, as tables print it. `lengths`, `count`: the defaults.
+    `metric`: name of the headline score. `version`: protocol version, part of every cache key and manifest.
+    """
+
+    suite: ClassVar[str]
+    kind: ClassVar[Literal["generate", "logprob"]] = "generate"
+    unit: ClassVar[str] = "tokens"
+    version: ClassVar[str]
+    metric: str
+    category: str
+    lengths: tuple[int, ...]
+    count: int
+
+    def __init__(self, short_name: str, options: TaskOptions) -> None:
+        self.short_name = short_name
+        self.name = f"{self.suite}/{short_name}"
+        self.options = options
+
+    @abstractmethod
+    def build(
+        self, tokenizer: Any, length: int, count: int | None = None, seed: int = 0, *, chat: bool = False
+    ) -> list[Sample]:
+        """`count` samples of `length`, deterministic in the arguments and the task's options.
+
+        Sample i does not depend on `count`. Raises DoesNotFit when the length is too small for the task and
+        UserError when its data is missing or broken.
+        """
+
+    @abstractmethod
+    def score(self, prediction: str | TokenScores, sample: Sample) -> dict[str, float]:
+        """Named scores; the first is the headline, in [0, 1] for generation tasks. Never raises on any text."""
+
+    def data_status(self) -> DataStatus:
+        """Where the data comes from and whether it is at hand."""
+        return DataStatus("generated")
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Everything beside tokenizer, length, count and seed that decides the samples (corpus hashes, options)."""
+        return {}
+
+    def length_label(self, length: int) -> str:
+        """How tables name a length."""
+        return f"{length // 1024}k" if length % 1024 == 0 else str(length)

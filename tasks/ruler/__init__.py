@@ -1,0 +1,1 @@
+"""RULER: thirteen synthetic tasks at controlled token lengths."""
