@@ -48,11 +48,13 @@ class TaskOptions:
     """What a user may set about tasks; each field is a command-line option of the same name.
 
     `data_dir`: where corpora are looked for first. `haystack`: "essay" (RULER's protocol) or "stdlib" (prose of the
-    Python installation; results are marked as not comparable).
+    Python installation; results are marked as not comparable). `max_length`: most prompt tokens where the protocol
+    itself truncates (LongBench-E); None lets the run fill in the trained window less 500.
     """
 
     data_dir: Path | None = None
     haystack: str = "essay"
+    max_length: int | None = None
 
 
 class DoesNotFit(Exception):
@@ -75,12 +77,14 @@ class Task(ABC):
     """One benchmark task. Class attributes describe it; `build` makes samples and `score` judges predictions.
 
     `kind`: "generate" or "logprob". `unit`: of lengths, as tables print it. `lengths`, `count`: the defaults.
-    `metric`: name of the headline score. `version`: protocol version, part of every cache key and manifest.
+    `metric`: name of the headline score. `percent`: whether it lies in [0, 1] and is shown times 100 (a loss is not).
+    `version`: protocol version, part of every cache key and manifest.
     """
 
     suite: ClassVar[str]
     kind: ClassVar[Literal["generate", "logprob"]] = "generate"
     unit: ClassVar[str] = "tokens"
+    percent: ClassVar[bool] = True
     version: ClassVar[str]
     metric: str
     category: str
@@ -113,6 +117,10 @@ class Task(ABC):
     def fingerprint(self) -> dict[str, Any]:
         """Everything beside tokenizer, length, count and seed that decides the samples (corpus hashes, options)."""
         return {}
+
+    def notes(self) -> list[str]:
+        """Lines that belong under every table of this task's scores ("own build", "not comparable: ...")."""
+        return []
 
     def length_label(self, length: int) -> str:
         """How tables name a length."""

@@ -30,12 +30,16 @@ class Average:
 
 @dataclass(frozen=True)
 class Suite:
-    """`tasks` maps a short name to its factory, in the order that tables use."""
+    """`tasks` maps a short name to its factory, in the order that tables use.
+
+    `effective_threshold`: where the suite has an effective length (the longest one whose average exceeds this).
+    """
 
     name: str
     title: str
     tasks: Mapping[str, Callable[[str, TaskOptions], Task]]
     averages: tuple[Average, ...] = (Average("average"),)
+    effective_threshold: float | None = None
 
 
 def get_suite(name: str) -> Suite:

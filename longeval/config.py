@@ -1,0 +1,71 @@
+"""What a run is: the configuration that the command line and the Python API share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from longeval.errors import UserError, nearest
+from longeval.tasks.base import TaskOptions
+
+CHOICES = {
+    "backend": ("auto", "torch", "vllm"),
+    "chat": ("auto", "on", "off"),
+    "overflow": ("refuse", "truncate-middle"),
+}
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A run. Empty `tasks`, `lengths` and None `limit` mean the suites' own defaults (`longeval tasks` shows them).
+
+    `limit`: samples per cell. `max_length`: most tokens a prompt with its answer may have; what `overflow` does with
+    longer ones: "refuse" the run before it starts, or "truncate-middle" and count it. `out`: the run folder.
+    """
+
+    model: str
+    suites: tuple[str, ...]
+    tasks: tuple[str, ...] = ()
+    lengths: tuple[int, ...] = ()
+    limit: int | None = None
+    seed: int = 0
+    backend: str = "auto"
+    dtype: str = "auto"
+    device: str = "auto"
+    chat: str = "auto"
+    max_length: int | None = None
+    overflow: str = "refuse"
+    out: Path | None = None
+    options: TaskOptions = field(default_factory=TaskOptions)
+
+    def __post_init__(self) -> None:
+        if not self.suites:
+            raise UserError("no suite chosen: name one, for example --suite ruler")
+        for name, allowed in CHOICES.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                raise UserError(f"--{name} {value!r} is not known{nearest(value, allowed)}")
+        for name in ("limit", "max_length"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+        if self.seed < 0:
+            raise UserError(f"--seed must not be negative, but is {self.seed}")
+        if any(length < 1 for length in self.lengths):
+            raise UserError("--lengths must be positive")
+
+
+def parse_length(text: str) -> int:
+    """`4k` and `4K` are 4096, `1m` is 1048576, `1000` is itself."""
+    match = re.fullmatch(r"(\d+)([kKmM]?)", text.strip())
+    if not match or int(match[1]) == 0:
+        raise UserError(f"length {text!r} is not understood: write 4096 or 4k (= 4096)")
+    return int(match[1]) * {"": 1, "k": 1024, "m": 1024**2}[match[2].lower()]
+
+
+def split_list(values: Sequence[str]) -> tuple[str, ...]:
+    """Comma-separated and repeated options as one tuple, order kept, doubles dropped."""
+    items = (item.strip() for value in values for item in value.split(","))
+    return tuple(dict.fromkeys(item for item in items if item))

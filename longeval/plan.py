@@ -1,0 +1,152 @@
+"""What a run will do: every cell task × length, built (into the cache) before the first prediction.
+
+Building first means that missing data, a length that is too small or an over-long prompt is said before hours of work.
+The samples stay in the cache on disk; a plan keeps only their numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from longeval.config import RunConfig
+from longeval.errors import UserError
+from longeval.tasks import DoesNotFit, Sample, Task, TaskOptions, get_suite, select_tasks
+from longeval.tasks.cache import build_cached
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One task at one length. `planned`: samples asked for; `tokens`: prompt tokens of all of them.
+
+    `smallest`: the task's smallest size when the length is below it, else None.
+    """
+
+    task: Task
+    length: int
+    planned: int
+    tokens: int = 0
+    longest: int = 0
+    smallest: int | None = None
+
+    @property
+    def fits(self) -> bool:
+        return self.smallest is None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The cells of a run, shortest lengths first, and how to get their samples."""
+
+    config: RunConfig
+    tokenizer: Any
+    chat: bool
+    options: TaskOptions
+    cells: list[Cell]
+
+    @property
+    def tasks(self) -> list[Task]:
+        return list({cell.task.name: cell.task for cell in self.cells}.values())
+
+    def samples(self, cell: Cell) -> list[Sample]:
+        """The cell's samples, from the cache."""
+        return cell_samples(cell.task, cell.length, cell.planned, self.config, self.tokenizer, self.chat)
+
+
+def wants_chat(setting: str, tokenizer: Any) -> bool:
+    """Whether prompts go through the chat template: `auto` follows the tokenizer having one."""
+    return setting == "on" or (setting == "auto" and bool(getattr(tokenizer, "chat_template", None)))
+
+
+def cell_samples(
+    task: Task, length: int, count: int, config: RunConfig, tokenizer: Any, chat: bool
+) -> list[Sample]:
+    """Samples of one cell, over-long ones cut when the user asked for that."""
+    samples = build_cached(task, tokenizer, length, count, config.seed, chat)
+    if config.max_length is None or config.overflow == "refuse":
+        return samples
+    return [truncate_middle(sample, config.max_length) for sample in samples]
+
+
+def truncate_middle(sample: Sample, max_length: int) -> Sample:
+    """`sample` with the middle of its prompt cut out so that prompt and answer have at most `max_length` tokens."""
+    room = max_length - sample.max_new_tokens
+    if len(sample.ids) <= room:
+        return sample
+    if room < 2:
+        raise UserError(f"--max-length {max_length} leaves no room for a prompt of {sample.task}; raise it")
+    head = room // 2
+    ids = sample.ids[:head] + sample.ids[len(sample.ids) - (room - head) :]
+    return replace(sample, ids=ids, meta={**sample.meta, "truncated": True})
+
+
+def make_plan(
+    config: RunConfig,
+    tokenizer: Any,
+    trained_length: int | None,
+    progress: Callable[[str], None] = lambda message: None,
+) -> Plan:
+    """Builds every sample of `config`. UserError when nothing fits, data is missing or a prompt is over-long."""
+    options = config.options
+    if options.max_length is None:
+        limit = config.max_length or (trained_length - 500 if trained_length and trained_length > 1000 else None)
+        options = replace(options, max_length=limit)
+    tasks = select_tasks(config.suites, config.tasks, options)
+    for task in tasks:
+        if problem := task.data_status().problem:
+            raise UserError(f"{task.name}: {problem}; or leave the task out with --tasks")
+    chat = wants_chat(config.chat, tokenizer)
+    wanted = [(length, task) for task in tasks for length in config.lengths or task.lengths]
+    cells = []
+    for length, task in sorted(wanted, key=lambda pair: pair[0]):
+        progress(f"{task.name} {task.length_label(length)}")
+        cells.append(_plan_cell(task, length, config, tokenizer, chat))
+    if not any(cell.fits for cell in cells):
+        needs = ", ".join(f"{cell.task.name} needs {cell.smallest:,}" for cell in cells[:4])
+        raise UserError(f"no chosen task fits the chosen lengths ({needs}); choose longer --lengths")
+    return Plan(config, tokenizer, chat, options, cells)
+
+
+def _plan_cell(task: Task, length: int, config: RunConfig, tokenizer: Any, chat: bool) -> Cell:
+    count = config.limit or task.count
+    try:
+        samples = cell_samples(task, length, count, config, tokenizer, chat)
+    except DoesNotFit as small:
+        return Cell(task, length, count, smallest=small.smallest)
+    longest = max((len(sample.ids) + sample.max_new_tokens for sample in samples), default=0)
+    if config.max_length is not None and longest > config.max_length:
+        raise UserError(
+            f"{task.name} at {task.length_label(length)} has a sample of {longest:,} tokens, more than --max-length "
+            f"{config.max_length:,}; raise it, choose shorter --lengths, or use --overflow truncate-middle"
+        )
+    return Cell(task, length, len(samples), sum(len(sample.ids) for sample in samples), longest)
+
+
+def suite_info(name: str, tasks: list[Task]) -> dict[str, Any]:
+    """What results need to know of a suite, as JSON: its tasks in this run, all its tasks, its averages."""
+    suite = get_suite(name)
+    mine = [task for task in tasks if task.suite == name]
+    options = mine[0].options if mine else TaskOptions()
+
+    def describe(task: Task) -> dict[str, Any]:
+        return {
+            "name": task.name,
+            "category": task.category,
+            "metric": task.metric,
+            "percent": task.percent,
+            "version": task.version,
+        }
+
+    return {
+        "name": name,
+        "title": suite.title,
+        "unit": mine[0].unit if mine else "tokens",
+        "tasks": [describe(task) for task in mine],
+        "all_tasks": [describe(make(short, options)) for short, make in suite.tasks.items()],
+        "averages": [
+            {"name": average.name, "over": average.over, "members": list(average.members)} for average in suite.averages
+        ],
+        "effective_threshold": suite.effective_threshold,
+        "notes": list(dict.fromkeys(note for task in mine for note in task.notes())),
+    }

@@ -1,0 +1,200 @@
+"""The run folder: an append-only record of what a model answered.
+
+    manifest.json    everything that decides the numbers ("decides") and what else is worth knowing ("info")
+    samples.jsonl    one row per finished sample, written and flushed as it finishes
+    nll/<id>.npy     float32 negative log-likelihoods of a logprob sample, written before its row
+    scores.json      derived from the two above, see `aggregate`
+
+A row cut by a crash is dropped when the folder is opened again, nothing else is. When a sample was answered twice
+(a failed one is tried again on resume) the last row counts.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from longeval.errors import UserError
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """One finished sample. `score` is the headline of `scores`; both are empty when `error` says why it failed.
+
+    `prompt_tail`: the last 400 characters of the prompt. `seconds`: wall time of its prediction.
+    `truncated`: whether the prompt was cut to fit.
+    """
+
+    id: str
+    task: str
+    length: int
+    prompt_tokens: int
+    new_tokens: int = 0
+    prediction: str | None = None
+    references: list[str] = field(default_factory=list)
+    score: float | None = None
+    scores: dict[str, float] = field(default_factory=dict)
+    finish_reason: str | None = None
+    error: str | None = None
+    seconds: float = 0.0
+    truncated: bool = False
+    prompt_tail: str = ""
+    meta: dict[str, Any] = field(default_factory=dict)
+
+
+_FIELDS = {f.name for f in fields(Row)}
+_REQUIRED = {"id", "task", "length", "prompt_tokens"}
+
+
+def _parse_row(line: str, where: str) -> Row:
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{where}: not valid JSON ({error.msg}); remove the line or choose another --out") from error
+    missing = _REQUIRED - record.keys() if isinstance(record, dict) else _REQUIRED
+    if missing:
+        raise UserError(f"{where}: not a longeval row, it lacks {', '.join(sorted(missing))}; choose another --out")
+    return Row(**{key: value for key, value in record.items() if key in _FIELDS})
+
+
+class RunFolder:
+    """A run folder for reading. `create_or_resume` gives one for writing, for one process at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        manifest = path / "manifest.json"
+        if not manifest.is_file():
+            raise UserError(f"{path} is not a run folder: it has no manifest.json")
+        try:
+            self.manifest: dict[str, Any] = json.loads(manifest.read_text())
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise UserError(f"{manifest} cannot be read ({error}); choose another run") from error
+        if not isinstance(self.manifest, dict) or self.manifest.get("format") != FORMAT:
+            raise UserError(f"{manifest} is not of run format {FORMAT}, which this version reads")
+
+    def rows(self) -> dict[str, Row]:
+        """The last row of every finished sample, by sample id. A torn last line is ignored."""
+        return {row.id: row for row in self._rows()}
+
+    def _rows(self) -> Iterator[Row]:
+        path = self.path / "samples.jsonl"
+        if not path.is_file():
+            return
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.endswith(b"\n"):
+                    yield _parse_row(line.decode(errors="replace"), f"{path} line {number}")
+
+    def nll_path(self, sample_id: str) -> Path:
+        """Where the per-token losses of a logprob sample are."""
+        return self.path / "nll" / f"{sample_id.replace('/', '_')}.npy"
+
+    def nll(self, sample_id: str) -> npt.NDArray[np.float32]:
+        """float32 [tokens]: negative log-likelihood of every scored token."""
+        array: npt.NDArray[np.float32] = np.load(self.nll_path(sample_id))
+        return array
+
+
+class RunWriter(RunFolder):
+    """The one writer of a run folder; a context manager that holds its lock."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._lock = self._acquire_lock()
+        self._drop_torn_row()
+        self._file: IO[str] = (path / "samples.jsonl").open("a")
+
+    def _acquire_lock(self) -> IO[str]:
+        lock = (self.path / ".lock").open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            lock.close()
+            raise UserError(f"another process is writing to {self.path}; wait for it or choose another --out") from error
+        return lock
+
+    def _drop_torn_row(self) -> None:
+        path = self.path / "samples.jsonl"
+        if not path.is_file():
+            return
+        content = path.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            os.truncate(path, whole)
+
+    def append(self, row: Row, nll: npt.NDArray[np.float32] | None = None) -> None:
+        """Persists one finished sample: losses first, then its row, flushed."""
+        if nll is not None:
+            target = self.nll_path(row.id)
+            target.parent.mkdir(exist_ok=True)
+            partial = target.with_suffix(".tmp")
+            with partial.open("wb") as file:
+                np.save(file, nll)
+            partial.replace(target)
+        self._file.write(json.dumps(asdict(row), ensure_ascii=False) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+        self._lock.close()
+
+    def __enter__(self) -> RunWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes JSON so that a reader sees the old file or the new one, never half of one."""
+    partial = path.with_suffix(path.suffix + ".tmp")
+    partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    partial.replace(path)
+
+
+def create_or_resume(path: Path, decides: dict[str, Any], info: dict[str, Any]) -> RunWriter:
+    """Opens `path` for writing: new, or resumed when its manifest agrees in everything that decides the numbers.
+
+    UserError, with the differing keys, when it does not; also when the folder holds something else or is unwritable.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if (path / "manifest.json").exists():
+            _refuse_difference(path, RunFolder(path).manifest.get("decides", {}), decides)
+        elif (path / "samples.jsonl").exists():
+            raise UserError(f"{path} holds a samples.jsonl but no manifest.json; choose another --out")
+        else:
+            write_json(path / "manifest.json", {"format": FORMAT, "decides": decides, "info": info})
+        return RunWriter(path)
+    except OSError as error:
+        raise UserError(f"cannot write to {path} ({error.strerror}); choose another --out") from error
+
+
+def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+    if isinstance(value, dict) and value:
+        pairs = (_flatten(item, f"{prefix}.{key}" if prefix else key) for key, item in value.items())
+        return {key: item for pair in pairs for key, item in pair.items()}
+    return {prefix: value}
+
+
+def _refuse_difference(path: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
+    before, now = _flatten(old), _flatten(json.loads(json.dumps(new)))
+    absent = "(absent)"
+    differing = [key for key in sorted(before.keys() | now.keys()) if before.get(key, absent) != now.get(key, absent)]
+    if differing:
+        shown = "; ".join(f"{key}: {before.get(key, absent)} there, {now.get(key, absent)} now" for key in differing[:6])
+        more = f"; and {len(differing) - 6} more" if len(differing) > 6 else ""
+        raise UserError(f"{path} holds a run with another configuration ({shown}{more}); choose another --out")
