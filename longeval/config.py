@@ -21,8 +21,8 @@ CHOICES = {
 class RunConfig:
     """A run. Empty `tasks`, `lengths` and None `limit` mean the suites' own defaults (`longeval tasks` shows them).
 
-    `limit`: samples per cell. `max_length`: most tokens a prompt with its answer may have; what `overflow` does with
-    longer ones: "refuse" the run before it starts, or "truncate-middle" and count it. `out`: the run folder.
+    `limit`: samples per cell. `overflow`: what happens to prompts of more than `options.max_length` tokens: "refuse"
+    the run before it starts, or "truncate-middle" and count it. `out`: the run folder.
     """
 
     model: str
@@ -35,7 +35,6 @@ class RunConfig:
     dtype: str = "auto"
     device: str = "auto"
     chat: str = "auto"
-    max_length: int | None = None
     overflow: str = "refuse"
     out: Path | None = None
     options: TaskOptions = field(default_factory=TaskOptions)
@@ -47,10 +46,9 @@ class RunConfig:
             value = getattr(self, name)
             if value not in allowed:
                 raise UserError(f"--{name} {value!r} is not known{nearest(value, allowed)}")
-        for name in ("limit", "max_length"):
-            value = getattr(self, name)
+        for name, value in (("limit", self.limit), ("max-length", self.options.max_length)):
             if value is not None and value < 1:
-                raise UserError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+                raise UserError(f"--{name} must be at least 1, not {value}")
         if self.seed < 0:
             raise UserError(f"--seed must not be negative, but is {self.seed}")
         if any(length < 1 for length in self.lengths):

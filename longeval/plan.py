@@ -20,7 +20,7 @@ from longeval.tasks.cache import build_cached
 class Cell:
     """One task at one length. `planned`: samples asked for; `tokens`: prompt tokens of all of them.
 
-    `smallest`: the task's smallest size when the length is below it, else None.
+    `longest`: tokens of the longest prompt. `smallest`: the task's smallest size when the length is below it, else None.
     """
 
     task: Task
@@ -64,20 +64,18 @@ def cell_samples(
 ) -> list[Sample]:
     """Samples of one cell, over-long ones cut when the user asked for that."""
     samples = build_cached(task, tokenizer, length, count, config.seed, chat)
-    if config.max_length is None or config.overflow == "refuse":
+    limit = config.options.max_length
+    if limit is None or task.truncates or config.overflow == "refuse":
         return samples
-    return [truncate_middle(sample, config.max_length) for sample in samples]
+    return [truncate_middle(sample, limit) for sample in samples]
 
 
-def truncate_middle(sample: Sample, max_length: int) -> Sample:
-    """`sample` with the middle of its prompt cut out so that prompt and answer have at most `max_length` tokens."""
-    room = max_length - sample.max_new_tokens
-    if len(sample.ids) <= room:
+def truncate_middle(sample: Sample, limit: int) -> Sample:
+    """`sample` with the middle of its prompt cut out so that `limit` tokens are left."""
+    if len(sample.ids) <= limit:
         return sample
-    if room < 2:
-        raise UserError(f"--max-length {max_length} leaves no room for a prompt of {sample.task}; raise it")
-    head = room // 2
-    ids = sample.ids[:head] + sample.ids[len(sample.ids) - (room - head) :]
+    head = limit // 2
+    ids = sample.ids[:head] + sample.ids[len(sample.ids) - (limit - head) :]
     return replace(sample, ids=ids, meta={**sample.meta, "truncated": True})
 
 
@@ -90,8 +88,8 @@ def make_plan(
     """Builds every sample of `config`. UserError when nothing fits, data is missing or a prompt is over-long."""
     options = config.options
     if options.max_length is None:
-        limit = config.max_length or (trained_length - 500 if trained_length and trained_length > 1000 else None)
-        options = replace(options, max_length=limit)
+        window = trained_length - 500 if trained_length and trained_length > 1000 else None
+        options = replace(options, max_length=window)
     tasks = select_tasks(config.suites, config.tasks, options)
     for task in tasks:
         if problem := task.data_status().problem:
@@ -114,11 +112,12 @@ def _plan_cell(task: Task, length: int, config: RunConfig, tokenizer: Any, chat:
         samples = cell_samples(task, length, count, config, tokenizer, chat)
     except DoesNotFit as small:
         return Cell(task, length, count, smallest=small.smallest)
-    longest = max((len(sample.ids) + sample.max_new_tokens for sample in samples), default=0)
-    if config.max_length is not None and longest > config.max_length:
+    longest = max((len(sample.ids) for sample in samples), default=0)
+    limit = config.options.max_length
+    if limit is not None and longest > limit and not task.truncates:
         raise UserError(
-            f"{task.name} at {task.length_label(length)} has a sample of {longest:,} tokens, more than --max-length "
-            f"{config.max_length:,}; raise it, choose shorter --lengths, or use --overflow truncate-middle"
+            f"{task.name} at {task.length_label(length)} has a prompt of {longest:,} tokens, more than --max-length "
+            f"{limit:,}; raise it, choose shorter --lengths, or use --overflow truncate-middle"
         )
     return Cell(task, length, len(samples), sum(len(sample.ids) for sample in samples), longest)
 
@@ -127,7 +126,7 @@ def suite_info(name: str, tasks: list[Task]) -> dict[str, Any]:
     """What results need to know of a suite, as JSON: its tasks in this run, all its tasks, its averages."""
     suite = get_suite(name)
     mine = [task for task in tasks if task.suite == name]
-    options = mine[0].options if mine else TaskOptions()
+    options = mine[0].options
 
     def describe(task: Task) -> dict[str, Any]:
         return {
@@ -141,7 +140,7 @@ def suite_info(name: str, tasks: list[Task]) -> dict[str, Any]:
     return {
         "name": name,
         "title": suite.title,
-        "unit": mine[0].unit if mine else "tokens",
+        "unit": mine[0].unit,
         "tasks": [describe(task) for task in mine],
         "all_tasks": [describe(make(short, options)) for short, make in suite.tasks.items()],
         "averages": [

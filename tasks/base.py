@@ -43,18 +43,26 @@ class Sample:
     meta: dict[str, Any] = field(default_factory=dict)
 
 
+def _option(default: Any, help: str) -> Any:
+    """A field of TaskOptions with the help text of its command-line option."""
+    return field(default=default, metadata={"help": help})
+
+
 @dataclass(frozen=True)
 class TaskOptions:
-    """What a user may set about tasks; each field is a command-line option of the same name.
+    """What a user may set about tasks; each field is a command-line option of the same name, `help` its text."""
 
-    `data_dir`: where corpora are looked for first. `haystack`: "essay" (RULER's protocol) or "stdlib" (prose of the
-    Python installation; results are marked as not comparable). `max_length`: most prompt tokens where the protocol
-    itself truncates (LongBench-E); None lets the run fill in the trained window less 500.
-    """
-
-    data_dir: Path | None = None
-    haystack: str = "essay"
-    max_length: int | None = None
+    data_dir: Path | None = _option(None, "Folder where corpora are looked for first.")
+    haystack: str = _option(
+        "essay",
+        "Prose around RULER's needles: essay (the protocol), or stdlib (the Python installation's own prose, "
+        "no download, not comparable).",
+    )
+    max_length: int | None = _option(
+        None,
+        "Most prompt tokens. LongBench-E cuts its middle to this (default: trained window less 500); "
+        "for other suites see --overflow.",
+    )
 
 
 class DoesNotFit(Exception):
@@ -78,6 +86,7 @@ class Task(ABC):
 
     `kind`: "generate" or "logprob". `unit`: of lengths, as tables print it. `lengths`, `count`: the defaults.
     `metric`: name of the headline score. `percent`: whether it lies in [0, 1] and is shown times 100 (a loss is not).
+    `truncates`: whether the protocol itself cuts prompts to `options.max_length`.
     `version`: protocol version, part of every cache key and manifest.
     """
 
@@ -85,6 +94,7 @@ class Task(ABC):
     kind: ClassVar[Literal["generate", "logprob"]] = "generate"
     unit: ClassVar[str] = "tokens"
     percent: ClassVar[bool] = True
+    truncates: ClassVar[bool] = False
     version: ClassVar[str]
     metric: str
     category: str

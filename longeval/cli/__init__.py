@@ -1,0 +1,39 @@
+"""The command line. One file per subcommand; bad input is one line on stderr and exit status 2."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.console import Console
+from typer.exceptions import TyperException
+
+from longeval.cli import data, doctor, prompt, run, score, show, tasks
+from longeval.errors import UserError
+
+app = typer.Typer(
+    name="longeval",
+    help="What a language model does beyond its training length.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for module in (run, show, score, prompt, tasks, data, doctor):
+    app.command()(module.command)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point of the `longeval` command."""
+    errors = Console(stderr=True, soft_wrap=True)
+    try:
+        status = app(argv if argv is not None else sys.argv[1:], prog_name="longeval", standalone_mode=False)
+    except UserError as error:
+        errors.print(f"error: {error}", style="red", markup=False, highlight=False)
+        status = 2
+    except TyperException as error:
+        errors.print(f"error: {error.format_message()}", style="red", markup=False, highlight=False)
+        status = 2
+    except (KeyboardInterrupt, typer.Abort):
+        errors.print("interrupted; the same command again resumes", style="yellow")
+        status = 130
+    sys.exit(status or 0)

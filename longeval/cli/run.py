@@ -1,0 +1,60 @@
+"""longeval run: evaluate a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from longeval.cli.options import ChatOption, LengthsOption, ModelOption, SeedOption, with_task_options
+from longeval.config import RunConfig, parse_length, split_list
+from longeval.run import dry_run, run
+from longeval.tasks.base import TaskOptions
+
+
+@with_task_options
+def command(
+    model: ModelOption,
+    suite: Annotated[list[str], typer.Option("--suite", help="Suites, comma-separated.", show_default=False)],
+    tasks: Annotated[
+        list[str] | None, typer.Option("--tasks", help="Only these tasks (task or suite/task), comma-separated.")
+    ] = None,
+    lengths: LengthsOption = None,
+    limit: Annotated[int | None, typer.Option("--limit", help="Samples per cell.")] = None,
+    seed: SeedOption = 0,
+    backend: Annotated[str, typer.Option(help="auto, torch or vllm.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    chat: ChatOption = "auto",
+    overflow: Annotated[
+        str, typer.Option(help="For samples over --max-length: refuse, or truncate-middle and count them.")
+    ] = "refuse",
+    out: Annotated[Path | None, typer.Option("--out", help="Run folder (default: runs/<model>-<suite>-<date>-…).")] = None,
+    only_plan: Annotated[bool, typer.Option("--dry-run", help="Build the samples and say what would run.")] = False,
+    *,
+    options: TaskOptions,
+) -> int:
+    """Evaluate a checkpoint and print its table by length bucket. The same command again resumes."""
+    config = RunConfig(
+        model=model,
+        suites=split_list(suite),
+        tasks=split_list(tasks or []),
+        lengths=tuple(parse_length(length) for length in split_list(lengths or [])),
+        limit=limit,
+        seed=seed,
+        backend=backend,
+        dtype=dtype,
+        device=device,
+        chat=chat,
+        overflow=overflow,
+        out=out,
+        options=options,
+    )
+    if only_plan:
+        Console().print(dry_run(config, Console(stderr=True)))
+        return 0
+    result = run(config, Console(stderr=True))
+    Console().print(result.table())
+    return 0 if result.complete else 1

@@ -1,0 +1,28 @@
+"""longeval score: official scores of an existing predictions file, no model needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from longeval.results.tables import predictions_table
+from longeval.score import score_file
+
+
+def command(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help='JSONL rows {"task": "suite/task", "prediction", "references", …"all_classes", "question", "length"}.',
+            show_default=False,
+        ),
+    ],
+    out: Annotated[Path | None, typer.Option("--out", help="Write the rows with their score here (JSONL).")] = None,
+) -> int:
+    """Score a predictions file by the official rules and print the table."""
+    rows = score_file(file, out)
+    Console().print(predictions_table(file.name, rows))
+    return 0

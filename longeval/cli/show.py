@@ -1,0 +1,25 @@
+"""longeval show: tables of finished or unfinished runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from longeval.results.aggregate import aggregate, rebuild_scores
+from longeval.results.store import RunFolder
+from longeval.results.tables import run_tables
+
+
+def command(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.", show_default=False)],
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Write scores.json anew from the samples.")] = False,
+) -> int:
+    """Print the tables of runs, finished or not."""
+    for path in runs:
+        folder = RunFolder(path)
+        scores = rebuild_scores(folder) if rebuild else aggregate(folder.manifest, folder.rows().values())
+        Console().print(run_tables(folder.manifest, scores))
+    return 0
