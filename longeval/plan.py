@@ -20,7 +20,7 @@ from longeval.tasks.cache import build_cached
 class Cell:
     """One task at one length. `planned`: samples asked for; `tokens`: prompt tokens of all of them.
 
-    `longest`: tokens of the longest prompt. `smallest`: the task's smallest size when the length is below it, else None.
+    `longest`: tokens of the longest prompt with its answer. `smallest`: the task's smallest size when the length is below it, else None.
     """
 
     task: Task
@@ -48,6 +48,11 @@ class Plan:
     @property
     def tasks(self) -> list[Task]:
         return list({cell.task.name: cell.task for cell in self.cells}.values())
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt with its answer: the window that a backend has to hold."""
+        return max(cell.longest for cell in self.cells)
 
     def samples(self, cell: Cell) -> list[Sample]:
         """The cell's samples, from the cache."""
@@ -112,14 +117,15 @@ def _plan_cell(task: Task, length: int, config: RunConfig, tokenizer: Any, chat:
         samples = cell_samples(task, length, count, config, tokenizer, chat)
     except DoesNotFit as small:
         return Cell(task, length, count, smallest=small.smallest)
-    longest = max((len(sample.ids) for sample in samples), default=0)
+    prompts = [len(sample.ids) for sample in samples]
     limit = config.options.max_length
-    if limit is not None and longest > limit and not task.truncates:
+    if limit is not None and max(prompts) > limit and not task.truncates:
         raise UserError(
-            f"{task.name} at {task.length_label(length)} has a prompt of {longest:,} tokens, more than --max-length "
+            f"{task.name} at {task.length_label(length)} has a prompt of {max(prompts):,} tokens, more than --max-length "
             f"{limit:,}; raise it, choose shorter --lengths, or use --overflow truncate-middle"
         )
-    return Cell(task, length, len(samples), sum(len(sample.ids) for sample in samples), longest)
+    longest = max(len(sample.ids) + sample.max_new_tokens for sample in samples)
+    return Cell(task, length, len(samples), sum(prompts), longest)
 
 
 def suite_info(name: str, tasks: list[Task]) -> dict[str, Any]:

@@ -50,11 +50,12 @@ def run(config: RunConfig, console: Console | None = None) -> RunResult:
     becomes a row with an error and the run goes on.
     """
     console = console or Console(quiet=True)
-    model = load_model(config.model, config.backend, config.dtype, config.device, config.options.max_length)
-    console.print(f"[dim]{model.name}: {_describe_model(model)}[/]", highlight=False)
     with Progress(console) as progress:
-        plan = make_plan(config, model.tokenizer, model.trained_length, progress.building)
+        tokenizer, trained_length = load_tokenizer(config.model)
+        plan = make_plan(config, tokenizer, trained_length, progress.building)
         console.print(f"[dim]{_describe_plan(plan)}[/]", highlight=False)
+        model = load_model(config.model, config.backend, config.dtype, config.device, plan.longest)
+        console.print(f"[dim]{model.name}: {_describe_model(model)}[/]", highlight=False)
         deciding = decides(plan, model)
         with create_or_resume(config.out or default_out(deciding, plan), deciding, info(plan, model)) as folder:
             console.print(f"[dim]run folder: {folder.path}[/]", highlight=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -10,6 +11,17 @@ from rich.table import Table
 from rich.text import Text
 
 from longeval.results.aggregate import Cell, Mean, Scores, SuiteAverage
+
+
+@dataclass(frozen=True)
+class PredictionScore:
+    """One scored row of a predictions file; `length` is None where the row has none."""
+
+    task: str
+    length: int | None
+    label: str
+    score: float
+    empty: bool
 
 
 def run_tables(manifest: Mapping[str, Any], scores: Scores) -> RenderableType:
@@ -121,3 +133,29 @@ def _length_summary(summary: Mapping[str, Any]) -> str:
         f"mean {summary['mean_over_lengths'] * 100:.1f}, weighted to long {summary['weighted_increasing'] * 100:.1f}, "
         f"to short {summary['weighted_decreasing'] * 100:.1f}"
     )
+
+
+def predictions_table(title: str, rows: Sequence[PredictionScore]) -> RenderableType:
+    """Scores of a predictions file: mean × 100 ± standard error with n, rows tasks, columns lengths."""
+    labels = {row.length: row.label for row in rows}
+    lengths = sorted(labels, key=lambda length: (length is None, length or 0))
+    table = Table(title=title, title_justify="left", pad_edge=False)
+    table.add_column("task", no_wrap=True)
+    for length in lengths:
+        table.add_column(labels[length], justify="right")
+    means: dict[int | None, list[Mean]] = {}
+    for task in dict.fromkeys(row.task for row in rows):
+        row_cells = []
+        for length in lengths:
+            scores = [row.score for row in rows if row.task == task and row.length == length]
+            mean = Mean.of(scores)
+            if scores:
+                means.setdefault(length, []).append(mean)
+            row_cells.append(f"{_number(mean, percent=True)} n={len(scores)}" if scores else "")
+        table.add_row(task, *row_cells)
+    if len({row.task for row in rows}) > 1:
+        table.add_section()
+        averages = (_number(Mean.over(means[length]), percent=True) for length in lengths)
+        table.add_row(Text("mean of tasks", style="bold"), *averages)
+    empty = sum(row.empty for row in rows)
+    return Group(table, Text(f"{len(rows):,} predictions, {empty:,} empty", style="dim"))

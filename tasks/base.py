@@ -132,6 +132,10 @@ class Task(ABC):
         """Lines that belong under every table of this task's scores ("own build", "not comparable: ...")."""
         return []
 
+    def bucket(self, length: int) -> int:
+        """The table column of a predictions row whose `length` field is `length`."""
+        return length
+
     def length_label(self, length: int) -> str:
         """How tables name a length."""
         return f"{length // 1024}k" if length % 1024 == 0 else str(length)
