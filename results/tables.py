@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -29,14 +30,24 @@ def run_tables(manifest: Mapping[str, Any], scores: Scores) -> RenderableType:
     return Group(*(part for suite in manifest["info"]["suites"] for part in _suite(manifest, suite, scores)))
 
 
+def _title(text: str) -> Text:
+    return Text(text, style="bold")
+
+
+def _table() -> Table:
+    """Narrow enough for six lengths in 80 columns."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table.add_column("task", no_wrap=True)
+    return table
+
+
 def _suite(manifest: Mapping[str, Any], suite: Mapping[str, Any], scores: Scores) -> list[RenderableType]:
     tasks = suite["tasks"]
     names = {task["name"] for task in tasks}
     cells = [cell for cell in scores.cells if cell.task in names]
     lengths = sorted({cell.length for cell in cells})
     trained = manifest["info"].get("trained_length")
-    table = Table(title=f"{suite['title']} · {manifest['info']['model']}", title_justify="left", pad_edge=False)
-    table.add_column("task", no_wrap=True)
+    table = _table()
     for length in lengths:
         label = next(p["label"] for p in manifest["info"]["cells"] if p["length"] == length and p["task"] in names)
         beyond = suite["unit"] == "tokens" and trained is not None and length > trained
@@ -48,7 +59,7 @@ def _suite(manifest: Mapping[str, Any], suite: Mapping[str, Any], scores: Scores
     percent = all(task["percent"] for task in tasks)
     _add_averages(table, categories, lengths, percent, "italic")
     _add_averages(table, [a for a in scores.averages if a.suite == suite["name"]], lengths, percent, "bold")
-    return [table, _notes(suite, cells, scores, trained)]
+    return [_title(f"{suite['title']} · {manifest['info']['model']}"), table, _notes(suite, cells, scores, trained)]
 
 
 def _add_averages(
@@ -139,8 +150,7 @@ def predictions_table(title: str, rows: Sequence[PredictionScore]) -> Renderable
     """Scores of a predictions file: mean × 100 ± standard error with n, rows tasks, columns lengths."""
     labels = {row.length: row.label for row in rows}
     lengths = sorted(labels, key=lambda length: (length is None, length or 0))
-    table = Table(title=title, title_justify="left", pad_edge=False)
-    table.add_column("task", no_wrap=True)
+    table = _table()
     for length in lengths:
         table.add_column(labels[length], justify="right")
     means: dict[int | None, list[Mean]] = {}
@@ -158,4 +168,4 @@ def predictions_table(title: str, rows: Sequence[PredictionScore]) -> Renderable
         averages = (_number(Mean.over(means[length]), percent=True) for length in lengths)
         table.add_row(Text("mean of tasks", style="bold"), *averages)
     empty = sum(row.empty for row in rows)
-    return Group(table, Text(f"{len(rows):,} predictions, {empty:,} empty", style="dim"))
+    return Group(_title(title), table, Text(f"{len(rows):,} predictions, {empty:,} empty", style="dim"))

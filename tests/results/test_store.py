@@ -1,0 +1,107 @@
+"""The run folder: nothing lost, nothing doubled, nobody else's data overwritten."""
+
+import json
+
+import numpy as np
+import pytest
+
+from longeval.errors import UserError
+from longeval.results.store import Row, RunFolder, create_or_resume
+
+DECIDES = {"seed": 0, "tasks": {"ruler/vt": {"version": "1"}}}
+
+
+def row(index: int, **more) -> Row:
+    return Row(id=f"ruler/vt/4096/0/{index}", task="ruler/vt", length=4096, prompt_tokens=10, **more)
+
+
+def test_rows_come_back(tmp_path):
+    with create_or_resume(tmp_path / "run", DECIDES, {}) as folder:
+        folder.append(row(0, prediction="a\u2028b\nc", score=0.5, scores={"recall": 0.5}))
+    (stored,) = RunFolder(tmp_path / "run").rows().values()
+    assert stored == row(0, prediction="a\u2028b\nc", score=0.5, scores={"recall": 0.5})
+
+
+def test_torn_row_is_dropped_and_nothing_else(tmp_path):
+    with create_or_resume(tmp_path, DECIDES, {}) as folder:
+        folder.append(row(0))
+        folder.append(row(1))
+    whole = (tmp_path / "samples.jsonl").read_bytes()
+    for cut in range(1, len(whole) // 2):
+        (tmp_path / "samples.jsonl").write_bytes(whole[:-cut])
+        assert set(RunFolder(tmp_path).rows()) == {row(0).id}
+        with create_or_resume(tmp_path, DECIDES, {}) as folder:
+            folder.append(row(1))
+        assert (tmp_path / "samples.jsonl").read_bytes() == whole
+
+
+def test_last_row_of_a_sample_counts(tmp_path):
+    with create_or_resume(tmp_path, DECIDES, {}) as folder:
+        folder.append(row(0, error="OutOfMemoryError: x"))
+        folder.append(row(0, score=1.0))
+    assert [r.score for r in RunFolder(tmp_path).rows().values()] == [1.0]
+
+
+def test_nll_is_there_before_its_row(tmp_path):
+    nll = np.array([0.5, 1.25], dtype=np.float32)
+    with create_or_resume(tmp_path, DECIDES, {}) as folder:
+        folder.append(row(0), nll)
+    np.testing.assert_array_equal(RunFolder(tmp_path).nll(row(0).id), nll)
+    assert RunFolder(tmp_path).nll(row(0).id).dtype == np.float32
+
+
+def test_another_configuration_is_refused_with_its_keys(tmp_path):
+    create_or_resume(tmp_path, DECIDES, {}).close()
+    with pytest.raises(UserError, match=r"seed: 0 there, 1 now; tasks\.ruler/vt\.version: 1 there, 2 now"):
+        create_or_resume(tmp_path, {"seed": 1, "tasks": {"ruler/vt": {"version": "2"}}}, {})
+
+
+def test_information_does_not_decide(tmp_path):
+    create_or_resume(tmp_path, DECIDES, {"created": "then"}).close()
+    create_or_resume(tmp_path, DECIDES, {"created": "now"}).close()
+    assert RunFolder(tmp_path).manifest["info"] == {"created": "then"}
+
+
+def test_two_writers_are_refused(tmp_path):
+    with (
+        create_or_resume(tmp_path, DECIDES, {}),
+        pytest.raises(UserError, match="another process is writing"),
+    ):
+        create_or_resume(tmp_path, DECIDES, {})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"id": 1, "tas', "no manifest"),
+        (b"hello\n", "no manifest"),
+    ],
+)
+def test_somebody_elses_samples_are_left_alone(tmp_path, content, message):
+    (tmp_path / "samples.jsonl").write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        create_or_resume(tmp_path, DECIDES, {})
+    assert (tmp_path / "samples.jsonl").read_bytes() == content
+
+
+@pytest.mark.parametrize("line", ["{broken", '{"a": 1}', "[]", "\udc80"])
+def test_foreign_line_is_named(tmp_path, line):
+    with create_or_resume(tmp_path, DECIDES, {}) as folder:
+        folder.append(row(0))
+    with (tmp_path / "samples.jsonl").open("a", errors="surrogateescape") as file:
+        file.write(line + "\n")
+    with pytest.raises(UserError, match=r"samples\.jsonl line 2"):
+        RunFolder(tmp_path).rows()
+
+
+def test_unwritable_folder(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write to"):
+        create_or_resume(tmp_path / "file" / "run", DECIDES, {})
+
+
+@pytest.mark.parametrize("manifest", ["{", "[]", json.dumps({"format": 99})])
+def test_broken_manifest(tmp_path, manifest):
+    (tmp_path / "manifest.json").write_text(manifest)
+    with pytest.raises(UserError, match=r"manifest\.json"):
+        RunFolder(tmp_path)

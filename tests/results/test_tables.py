@@ -1,0 +1,74 @@
+"""What a reader of a table sees, at 80 and 160 columns."""
+
+import io
+
+import pytest
+from builders import manifest, rows, task
+from rich.console import Console
+
+from longeval.results.aggregate import aggregate
+from longeval.results.tables import PredictionScore, predictions_table, run_tables
+
+SIX = (4096, 8192, 16384, 32768, 65536, 131072)
+
+
+def render(renderable, width):
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(renderable)
+    return console.export_text()
+
+
+def shown(plan, data, width=100):
+    return render(run_tables(plan, aggregate(plan, data)), width)
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_six_lengths_fit(width):
+    tasks = [task(f"s/niah_multiquery_{i}") for i in range(3)]
+    plan = manifest(tasks, lengths=SIX, planned=2)
+    data = [row for t in tasks for length in SIX for row in rows(t["name"], [1.0, 0.98], length)]
+    text = shown(plan, data, width)
+    assert text.count("99.0±1.0") == 18
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+
+
+def test_marks():
+    plan = manifest([task("s/a"), task("s/b")], lengths=(4096, 8192), planned=4, unfit={("s/b", 4096)}, trained=4096)
+    data = rows("s/a", [1.0, None]) + rows("s/a", [1.0] * 4, 8192, truncated=True) + rows("s/b", [0.0] * 4, 8192)
+    text = shown(plan, data)
+    assert "n=2/4 e1" in text
+    assert "100.0±0.0 t4" in text
+    assert "does not fit" in text
+    assert "smallest size: b 5,000" in text
+    assert "8k*" in text
+    assert "4k*" not in text
+    assert "beyond the trained window of 4,096 tokens" in text
+    assert "failed, scored 0 (e): 1" in text
+    assert "truncated (t): 4" in text
+
+
+def test_partial_suite_is_labelled():
+    text = shown(manifest([task("s/a")], all_tasks=[task("s/a"), task("s/b")]), rows("s/a", [1.0] * 4))
+    assert "partial suite: 1/2 tasks" in text
+    assert "100.0±0.0 1/2" in text
+
+
+def test_one_sample_shows_no_error_bar_and_a_loss_is_not_a_percentage():
+    text = shown(manifest([task("s/a")], planned=1), rows("s/a", [1.0]))
+    assert "100.0" in text
+    assert "100.0±" not in text
+    assert "2.500" in shown(manifest([task("s/a", percent=False)], planned=1), rows("s/a", [2.5]))
+
+
+def test_empty_run():
+    assert "– n=0/4" in shown(manifest([task("s/a")]), [])
+
+
+def test_predictions_table():
+    data = [PredictionScore("s/a", 4096, "4k", score, False) for score in (1.0, 0.0)]
+    data += [PredictionScore("s/b", None, "all", 1.0, True)]
+    text = render(predictions_table("file", data), 100)
+    assert "50.0±50.0 n=2" in text
+    assert "100.0 n=1" in text
+    assert "3 predictions, 1 empty" in text
