@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from longeval.config import RunConfig as RunConfig
     from longeval.errors import UserError as UserError
     from longeval.models import load_model as load_model
-    from longeval.run import RunResult as RunResult
-    from longeval.run import run as run
+    from longeval.evaluate import RunResult as RunResult
+    from longeval.evaluate import run as run
     from longeval.tasks import TaskOptions as TaskOptions
     from longeval.tasks import get_task as get_task
 
@@ -32,12 +32,12 @@ if (_checkout / "pyproject.toml").is_file() and (_checkout / "tasks").is_dir():
 
 _HOME = {
     "RunConfig": "longeval.config",
-    "RunResult": "longeval.run",
+    "RunResult": "longeval.evaluate",
     "TaskOptions": "longeval.tasks",
     "UserError": "longeval.errors",
     "get_task": "longeval.tasks",
     "load_model": "longeval.models",
-    "run": "longeval.run",
+    "run": "longeval.evaluate",
 }
 __all__ = ["RunConfig", "RunResult", "TaskOptions", "UserError", "get_task", "load_model", "run"]
 

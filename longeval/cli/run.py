@@ -10,7 +10,7 @@ from rich.console import Console
 
 from longeval.cli.options import ChatOption, LengthsOption, ModelOption, SeedOption, with_task_options
 from longeval.config import RunConfig, parse_length, split_list
-from longeval.run import dry_run, run
+from longeval.evaluate import dry_run, run
 from longeval.tasks.base import TaskOptions
 
 

@@ -74,3 +74,8 @@ def test_wheel_carries_every_module(wheel_site):
 def test_importing_longeval_is_light():
     code = "import longeval, sys; assert not {'torch', 'transformers', 'datasets'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_public_api_survives_importing_everything():
+    code = "import longeval, longeval.cli; assert all(callable(getattr(longeval, name)) for name in longeval.__all__)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

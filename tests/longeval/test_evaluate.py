@@ -4,7 +4,7 @@ import fakes
 import numpy as np
 import pytest
 
-import longeval.run
+import longeval.evaluate
 from longeval.config import RunConfig
 from longeval.errors import UserError
 from longeval.results.store import RunFolder
@@ -22,10 +22,10 @@ def evaluate(tmp_path, monkeypatch):
 
     def evaluate(poison=(), **config):
         model = fakes.Model(poison)
-        monkeypatch.setattr("longeval.run.load_tokenizer", lambda name: (model.tokenizer, model.trained_length))
-        monkeypatch.setattr("longeval.run.load_model", lambda *_: model)
+        monkeypatch.setattr("longeval.evaluate.load_tokenizer", lambda name: (model.tokenizer, model.trained_length))
+        monkeypatch.setattr("longeval.evaluate.load_model", lambda *_: model)
         config = {"model": "fake", "suites": ("fake",), "tasks": ("echo",), "out": tmp_path / "run", **config}
-        return longeval.run.run(RunConfig(**config)), model.prompts
+        return longeval.evaluate.run(RunConfig(**config)), model.prompts
 
     return evaluate
 
