@@ -58,6 +58,7 @@ class TaskOptions:
         "Prose around RULER's needles: essay (the protocol), or stdlib (the Python installation's own prose, "
         "no download, not comparable).",
     )
+    corpus: Path | None = _option(None, "Documents for perplexity/text: a .txt or .jsonl file, or a folder of them.")
     max_length: int | None = _option(
         None,
         "Most prompt tokens. LongBench-E cuts its middle to this (default: trained window less 500); "

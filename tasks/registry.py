@@ -11,6 +11,7 @@ from longeval.errors import UserError, nearest
 from longeval.tasks.base import Task, TaskOptions
 
 SUITES = {
+    "perplexity": "longeval.tasks.perplexity",
     "ruler": "longeval.tasks.ruler",
 }
 
@@ -33,6 +34,7 @@ class Suite:
     """`tasks` maps a short name to its factory, in the order that tables use.
 
     `effective_threshold`: where the suite has an effective length (the longest one whose average exceeds this).
+    `on_request`: tasks that run only when they are named.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Suite:
     tasks: Mapping[str, Callable[[str, TaskOptions], Task]]
     averages: tuple[Average, ...] = (Average("average"),)
     effective_threshold: float | None = None
+    on_request: frozenset[str] = frozenset()
 
 
 def get_suite(name: str) -> Suite:
@@ -62,10 +65,12 @@ def get_task(name: str, options: TaskOptions | None = None) -> Task:
 
 
 def select_tasks(suites: Sequence[str], tasks: Sequence[str], options: TaskOptions) -> list[Task]:
-    """The tasks of `suites`, in table order, cut down to `tasks` (short or full names) when any are named."""
+    """The tasks of `suites`, in table order: those in `tasks` (short or full names), else all but those on request."""
     every = [f"{suite}/{short}" for suite in suites for short in get_suite(suite).tasks]
     if not tasks:
-        return [get_task(name, options) for name in every]
+        chosen = [get_suite(suite) for suite in suites]
+        names = [f"{suite.name}/{short}" for suite in chosen for short in suite.tasks if short not in suite.on_request]
+        return [get_task(name, options) for name in names]
     wanted = set()
     for task in tasks:
         if "/" in task:
