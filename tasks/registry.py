@@ -13,6 +13,7 @@ from longeval.tasks.base import Task, TaskOptions
 SUITES = {
     "perplexity": "longeval.tasks.perplexity",
     "ruler": "longeval.tasks.ruler",
+    "state_tracking": "longeval.tasks.state_tracking",
 }
 
 

@@ -167,19 +167,18 @@ def _chain(first: str, rest: Iterator[str]) -> Iterator[str]:
     yield from rest
 
 
-_NOT_SOURCES = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
+# Tests and installed packages differ between installations of one version; pydoc_data is prose.
+_NOT_SOURCES = {"site-packages", "dist-packages", "test", "tests", "idle_test", "pydoc_data"}
 
 
 def stdlib_documents() -> Iterator[Document]:
-    """The standard library's Python sources: each top-level package is a repository, each top-level module too.
-
-    Without tests and installed packages, which differ between installations of one Python version.
-    """
+    """The standard library's Python sources: each top-level package is a repository, each top-level module too."""
     root = Path(sysconfig.get_path("stdlib"))
     repositories: dict[str, list[Path]] = {}
     for file in root.rglob("*.py"):
         inside = file.relative_to(root)
-        if not _NOT_SOURCES.intersection(inside.parts[:-1]) and file.stat().st_size:
+        generated = file.name.startswith("_sysconfigdata")  # written when Python is built
+        if not _NOT_SOURCES.intersection(inside.parts[:-1]) and not generated and file.stat().st_size:
             repositories.setdefault(inside.parts[0], []).append(inside)
     for name, files in sorted(repositories.items()):
         paths = [root / inside for inside in sorted(files, key=lambda inside: inside.as_posix())]
