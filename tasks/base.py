@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from longeval.tasks.corpora import Corpus
 from longeval.types import TokenScores
 
 
@@ -76,7 +77,7 @@ class DoesNotFit(Exception):
 
 @dataclass(frozen=True)
 class DataStatus:
-    """Where a task's data comes from, and whether it is at hand (`problem` says how to get it when not)."""
+    """Where a task's data comes from; `problem` says how to get it when neither this machine nor a hub client has it."""
 
     source: str
     problem: str | None = None
@@ -89,6 +90,7 @@ class Task(ABC):
     `metric`: name of the headline score. `percent`: whether it lies in [0, 1] and is shown times 100 (a loss is not).
     `truncates`: whether the protocol itself cuts prompts to `options.max_length`.
     `version`: protocol version, part of every cache key and manifest.
+    `corpora`: the texts it reads; from them follow `data_status`, `fingerprint` and the list of `longeval data`.
     """
 
     suite: ClassVar[str]
@@ -97,6 +99,7 @@ class Task(ABC):
     percent: ClassVar[bool] = True
     truncates: ClassVar[bool] = False
     version: ClassVar[str]
+    corpora: tuple[Corpus, ...] = ()
     metric: str
     category: str
     lengths: tuple[int, ...]
@@ -117,17 +120,29 @@ class Task(ABC):
         UserError when its data is missing or broken.
         """
 
+    def build_range(
+        self, tokenizer: Any, length: int, indices: range, seed: int = 0, *, chat: bool = False
+    ) -> list[Sample]:
+        """Samples `indices` of `build`, with which the cache extends a cell. Override where earlier ones cost time."""
+        return self.build(tokenizer, length, indices.stop, seed, chat=chat)[indices.start :]
+
     @abstractmethod
     def score(self, prediction: str | TokenScores, sample: Sample) -> dict[str, float]:
         """Named scores; the first is the headline, in [0, 1] for generation tasks. Never raises on any text."""
 
     def data_status(self) -> DataStatus:
         """Where the data comes from and whether it is at hand."""
-        return DataStatus("generated")
+        if not self.corpora:
+            return DataStatus("generated")
+        data_dir = self.options.data_dir
+        sources = ", ".join(corpus.source(data_dir) for corpus in self.corpora)
+        missing = [c for c in self.corpora if c.fetch is None and c.locate(data_dir) is None]
+        problem = "; ".join(f"{corpus.name} not found: {corpus.remedy()}" for corpus in missing)
+        return DataStatus(sources, problem or None)
 
     def fingerprint(self) -> dict[str, Any]:
         """Everything beside tokenizer, length, count and seed that decides the samples (corpus hashes, options)."""
-        return {}
+        return {corpus.name: corpus.digest(self.options.data_dir) for corpus in self.corpora}
 
     def notes(self) -> list[str]:
         """Lines that belong under every table of this task's scores ("own build", "not comparable: ...")."""

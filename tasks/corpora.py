@@ -8,27 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
 from longeval.errors import UserError
-
-
-def cache_dir() -> Path:
-    """`$LONGEVAL_CACHE`, else `$XDG_CACHE_HOME/longeval`, else `~/.cache/longeval`."""
-    if explicit := os.environ.get("LONGEVAL_CACHE"):
-        return Path(explicit)
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "longeval"
+from longeval.paths import cache_dir
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """One source of text. `filename` is its name in `--data-dir` and in the cache.
+    """One source of text. `filename` is its name in `--data-dir` and in the cache (a file or a folder).
 
-    `module` and `module_path`: an importable package that carries the file, and the path inside it.
-    `install`: the command that brings that package. `hub`: what fetches it through `datasets` and writes `filename`.
+    `module` and `module_path`: an importable package that carries it, and the path inside it.
+    `install`: the command that brings that package. `hub_id`, `fetch`: what writes `filename` through `datasets`.
+    `known`: digests of published versions and what to call them, so that a result can say which text it saw.
     """
 
     name: str
@@ -41,6 +37,7 @@ class Corpus:
     module_path: str = ""
     hub_id: str | None = None
     fetch: Callable[[Path], None] | None = None
+    known: Mapping[str, str] = field(default_factory=dict)
 
     def locate(self, data_dir: Path | None = None) -> Path | None:
         """The file or folder on this machine, or None. Touches no network."""
@@ -64,13 +61,33 @@ class Corpus:
         if self.fetch is None:
             raise UserError(f"corpus {self.name!r} ({self.title}) not found; {self.remedy()}")
         target = cache_dir() / "corpora" / self.filename
+        partial = target.with_name(f"{target.name}.{os.getpid()}.part")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            self.fetch(target)
+            self.fetch(partial)
+            partial.replace(target)
         except Exception as error:  # whatever the hub client raises, the user needs the same answer
             first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UserError(f"corpus {self.name!r} not found and not fetched ({first_line}); {self.remedy()}") from error
         return target
+
+    def digest(self, data_dir: Path | None = None) -> str:
+        """`file_hash` of what `require` finds."""
+        return file_hash(self.require(data_dir))
+
+    def version(self, data_dir: Path | None = None) -> str:
+        """Which published version this is, or its digest when it is none of them."""
+        digest = self.digest(data_dir)
+        return self.known.get(digest, f"unknown version {digest}")
+
+    def source(self, data_dir: Path | None = None) -> str:
+        """Where it is, or where it would come from, in a few words."""
+        found = self.locate(data_dir)
+        if found is None:
+            return f"{self.name} (from hub {self.hub_id} when needed)" if self.fetch else f"{self.name} (missing)"
+        if found == self._in_package():
+            return f"{self.name} (package {self.module})"
+        return f"{self.name} ({found})"
 
     def remedy(self) -> str:
         """What a user can do to get it."""
@@ -82,11 +99,29 @@ class Corpus:
         return ", ".join(ways)
 
 
+def all_corpora() -> list[Corpus]:
+    """Every corpus that some task reads, each once."""
+    from longeval.tasks.base import TaskOptions  # late: tasks declare their corpora with this module
+    from longeval.tasks.registry import SUITES, get_suite
+
+    tasks = [make(short, TaskOptions()) for name in SUITES for short, make in get_suite(name).tasks.items()]
+    return list({corpus.name: corpus for task in tasks for corpus in task.corpora}.values())
+
+
 def file_hash(path: Path) -> str:
     """First 16 hex digits of the SHA-256 of a file, or of all files under a folder with their names."""
+    files = [file for file in sorted(path.rglob("*")) if file.is_file()] if path.is_dir() else [path]
+    stats = tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+    return _hash(path, stats)
+
+
+@lru_cache(maxsize=64)
+def _hash(path: Path, stats: tuple[tuple[str, int, int], ...]) -> str:
+    """`stats` (path, size, time of change of each file) makes a changed file a new entry of the memory."""
     digest = hashlib.sha256()
-    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        if file.is_file():
-            digest.update(file.relative_to(path).as_posix().encode() if path.is_dir() else b"")
-            digest.update(file.read_bytes())
+    for name, _, _ in stats:
+        file = Path(name)
+        if file != path:
+            digest.update(file.relative_to(path).as_posix().encode())
+        digest.update(file.read_bytes())
     return digest.hexdigest()[:16]

@@ -7,12 +7,18 @@ starts with it. Chat markup is the tokenizer's own template; the answer prefix f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
 from longeval.errors import UserError
 from longeval.tasks.base import Shot
+
+# Templates that print today's date would make another prompt every day; this is the date Llama's own template falls
+# back on, and templates that know no date ignore it.
+_DATE = "26 Jul 2024"
+# Characters per tokenizer call: a tokenizer's working memory is some hundred bytes per token.
+_BATCH_CHARACTERS = 8_000_000
 
 
 class Prompter:
@@ -29,7 +35,7 @@ class Prompter:
     @cached_property
     def bos(self) -> int | None:
         """The id in front of every prompt: the tokenizer's default, or the one its chat template starts with."""
-        bos = self.tokenizer.bos_token_id
+        bos: int | None = self.tokenizer.bos_token_id
         if bos is None:
             return None
         by_default = self.tokenizer("a")["input_ids"][:1] == [bos]
@@ -38,7 +44,9 @@ class Prompter:
     def _turn(self, prompt: str) -> tuple[str, bool]:
         """One user turn with the assistant header open, less a BOS written by the template (second item: had one)."""
         messages = [{"role": "user", "content": prompt}]
-        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        text: str = self.tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, date_string=_DATE
+        )
         bos = self.tokenizer.bos_token
         # A template may open a turn with the same token (SmolLM2's <|im_start|>): then it is markup, not a BOS.
         if bos and text.startswith(bos) and text.count(bos) == 1:
@@ -52,14 +60,68 @@ class Prompter:
         return "\n".join([*lines, turn(prompt) + answer_prefix])
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, no special tokens added, in one batched call."""
-        if not texts:
-            return []
-        ids: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False)[
-            "input_ids"
-        ]
+        """Token ids of each text, no special tokens added."""
+        return [list(encoding.ids if self._backend else encoding) for encoding in self._encoded(texts)]
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """Number of tokens of each text, no special tokens added."""
+        return [len(encoding) for encoding in self._encoded(texts)]
+
+    def _encoded(self, texts: Sequence[str]) -> Iterator[Any]:
+        """One encoding per text, made in batches that use every core and bounded memory."""
+        for batch in _batches(texts):
+            if self._backend is None:
+                yield from self.tokenizer(batch, add_special_tokens=False, return_attention_mask=False)["input_ids"]
+            else:
+                self._backend.no_truncation()  # whoever used the tokenizer before may have left them on
+                self._backend.no_padding()
+                yield from self._backend.encode_batch_fast(batch, add_special_tokens=False)
+
+    @cached_property
+    def _backend(self) -> Any:
+        """The Rust tokenizer inside a fast one, which skips the offsets and dictionaries that nobody reads here."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            return None
+        probe = " One\n\ntwo  33 <s> – Ünï."
+        same = backend.encode(probe, add_special_tokens=False).ids == self._slow_ids(probe)
+        return backend if same else None
+
+    def _slow_ids(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
 
-    def with_bos(self, ids: Sequence[int]) -> tuple[int, ...]:
+    def with_bos(self, ids: Iterable[int]) -> tuple[int, ...]:
         """`ids` behind the one BOS, where there is one."""
-        return tuple(ids) if self.bos is None else (self.bos, *ids)
+        return shared_ids(ids if self.bos is None else (self.bos, *ids))
+
+    def identity(self) -> dict[str, Any]:
+        """What decides a prompt beside the tokenizer: the mode, and the markup as the template renders it."""
+        return {"chat": self.chat, "bos": self.bos, "markup": self.text("{prompt}")}
+
+
+def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        if batch and size + len(text) > _BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+        batch.append(text)
+        size += len(text)
+    if batch:
+        yield batch
+
+
+class _Same(dict[int, int]):
+    def __missing__(self, key: int) -> int:
+        self[key] = key
+        return key
+
+
+_SAME = _Same()
+
+
+def shared_ids(ids: Iterable[int]) -> tuple[int, ...]:
+    """`ids` as a tuple that shares one int object per token id: 8 bytes a token instead of 36."""
+    return tuple(map(_SAME.__getitem__, ids))

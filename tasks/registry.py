@@ -34,6 +34,7 @@ class Average:
 class Suite:
     """`tasks` maps a short name to its factory, in the order that tables use.
 
+    `by_default`: the short names to run when the user names none, given the options; all of them when it is None.
     `effective_threshold`: where the suite has an effective length (the longest one whose average exceeds this).
     `on_request`: tasks that run only when they are named.
     """
@@ -43,6 +44,11 @@ class Suite:
     tasks: Mapping[str, Callable[[str, TaskOptions], Task]]
     averages: tuple[Average, ...] = (Average("average"),)
     effective_threshold: float | None = None
+    by_default: Callable[[TaskOptions], Sequence[str]] | None = None
+
+    def defaults(self, options: TaskOptions) -> list[str]:
+        """Short names of the tasks that run when the user names none."""
+        return list(self.tasks if self.by_default is None else self.by_default(options))
     on_request: frozenset[str] = frozenset()
 
 
