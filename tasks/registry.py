@@ -34,9 +34,9 @@ class Average:
 class Suite:
     """`tasks` maps a short name to its factory, in the order that tables use.
 
-    `by_default`: the short names to run when the user names none, given the options; all of them when it is None.
     `effective_threshold`: where the suite has an effective length (the longest one whose average exceeds this).
-    `on_request`: tasks that run only when they are named.
+    `on_request`: tasks that run only when they are named. `downloaded`: tasks that `--haystack stdlib`, the run
+    without any download, leaves out unless they are named.
     """
 
     name: str
@@ -44,12 +44,13 @@ class Suite:
     tasks: Mapping[str, Callable[[str, TaskOptions], Task]]
     averages: tuple[Average, ...] = (Average("average"),)
     effective_threshold: float | None = None
-    by_default: Callable[[TaskOptions], Sequence[str]] | None = None
-
-    def defaults(self, options: TaskOptions) -> list[str]:
-        """Short names of the tasks that run when the user names none."""
-        return list(self.tasks if self.by_default is None else self.by_default(options))
     on_request: frozenset[str] = frozenset()
+    downloaded: frozenset[str] = frozenset()
+
+    def default_tasks(self, options: TaskOptions) -> list[str]:
+        """Short names of the tasks that run when the user names none."""
+        left_out = self.on_request | (self.downloaded if options.haystack == "stdlib" else frozenset())
+        return [short for short in self.tasks if short not in left_out]
 
 
 def get_suite(name: str) -> Suite:
@@ -72,12 +73,12 @@ def get_task(name: str, options: TaskOptions | None = None) -> Task:
 
 
 def select_tasks(suites: Sequence[str], tasks: Sequence[str], options: TaskOptions) -> list[Task]:
-    """The tasks of `suites`, in table order: those in `tasks` (short or full names), else all but those on request."""
-    every = [f"{suite}/{short}" for suite in suites for short in get_suite(suite).tasks]
+    """The tasks of `suites`, in table order: those in `tasks` (short or full names), else the suites' defaults."""
     if not tasks:
         chosen = [get_suite(suite) for suite in suites]
-        names = [f"{suite.name}/{short}" for suite in chosen for short in suite.tasks if short not in suite.on_request]
+        names = [f"{suite.name}/{short}" for suite in chosen for short in suite.default_tasks(options)]
         return [get_task(name, options) for name in names]
+    every = [f"{suite}/{short}" for suite in suites for short in get_suite(suite).tasks]
     wanted = set()
     for task in tasks:
         if "/" in task:
