@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from longeval.errors import UserError, nearest
 from longeval.tasks.corpora import Corpus
 from longeval.types import TokenScores
 
@@ -43,6 +45,12 @@ class Sample:
     stop: tuple[str, ...] = ()
     meta: dict[str, Any] = field(default_factory=dict)
 
+    def need(self, name: str) -> Any:
+        """`meta[name]`; UserError naming the field when a predictions row came without it."""
+        if self.meta.get(name) is None:
+            raise UserError(f"{self.task} is scored with the field {name!r}, which is missing; add it to the row")
+        return self.meta[name]
+
 
 def _option(default: Any, help: str) -> Any:
     """A field of TaskOptions with the help text of its command-line option."""
@@ -65,6 +73,33 @@ class TaskOptions:
         "Most prompt tokens. LongBench-E cuts its middle to this (default: trained window less 500); "
         "for other suites see --overflow.",
     )
+    babilong_data: str = _option(
+        "auto",
+        "BABILONG's samples: 100 (RMT-team/babilong), 1k (babilong-1k-samples up to 32k, 100 beyond, as upstream's "
+        "scripts), own (built from bAbI stories and books), or auto: 100, and own where there are none.",
+    )
+    babilong_parts: str = _option(
+        "instruction,examples,post_prompt",
+        "Parts of BABILONG's prompt, comma-separated (none: the bare context and question).",
+    )
+    books: str = _option(
+        "pg19",
+        "Background of BABILONG's own build: pg19 (the protocol), kjv, stdlib, or a text file or folder, looked for "
+        "in --data-dir first.",
+    )
+    buckets: str = _option("words", "LongBench-E's buckets: words (the protocol), or tokens of the whole prompt.")
+    first_line: str = _option(
+        "protocol",
+        "LongBench-E predictions cut to their first line before scoring: protocol (trec, triviaqa, samsum) or all.",
+    )
+    strict: bool = _option(False, "PhoneBook: upstream's comparison, special tokens kept (an end-of-text is wrong).")
+
+
+def one_of(option: str, value: str, allowed: Iterable[str]) -> str:
+    """`value` of a command-line option when it is allowed; UserError with the nearest ones otherwise."""
+    if value not in allowed:
+        raise UserError(f"--{option} {value!r} is not known{nearest(value, allowed)}")
+    return value
 
 
 class DoesNotFit(Exception):
@@ -89,15 +124,17 @@ class Task(ABC):
     `kind`: "generate" or "logprob". `unit`: of lengths, as tables print it. `lengths`, `count`: the defaults.
     `metric`: name of the headline score. `percent`: whether it lies in [0, 1] and is shown times 100 (a loss is not).
     `truncates`: whether the protocol itself cuts prompts to `options.max_length`.
+    `keep_special_tokens`: whether the prediction to score has the special tokens that the model wrote.
     `version`: protocol version, part of every cache key and manifest.
     `corpora`: the texts it reads; from them follow `data_status`, `fingerprint` and the list of `longeval data`.
     """
 
     suite: ClassVar[str]
     kind: ClassVar[Literal["generate", "logprob"]] = "generate"
-    unit: ClassVar[str] = "tokens"
+    unit: str = "tokens"
     percent: ClassVar[bool] = True
     truncates: ClassVar[bool] = False
+    keep_special_tokens: bool = False
     version: ClassVar[str]
     corpora: tuple[Corpus, ...] = ()
     metric: str
