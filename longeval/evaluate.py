@@ -166,14 +166,15 @@ def _score_sequence(cell: Cell, sample: Sample, model: Model) -> tuple[Row, Any]
 
 
 def _generated_row(cell: Cell, sample: Sample, generation: Generation, seconds: float, model: Model) -> Row:
+    prediction = model.tokenizer.decode(generation.ids) if cell.task.keep_special_tokens else generation.text
     return _row(
         cell,
         sample,
         model,
         new_tokens=len(generation.ids),
-        prediction=generation.text,
+        prediction=prediction,
         finish_reason=generation.finish_reason,
-        scores=cell.task.score(generation.text, sample),
+        scores=cell.task.score(prediction, sample),
         seconds=seconds,
     )
 

@@ -1,0 +1,170 @@
+"""What a user meets on the command line: one line for bad input, exit statuses, tables."""
+
+import json
+
+import pytest
+
+from longeval.cli import main
+
+
+@pytest.fixture
+def longeval(capsys, monkeypatch, tmp_path):
+    """Runs a command in an empty folder; gives its exit status, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        with pytest.raises(SystemExit) as stopped:
+            main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return stopped.value.code, captured.out, captured.err
+
+    return call
+
+
+RUN = ("run", "--model", "demo", "--suite", "ruler", "--tasks", "niah_single_1,vt", "--lengths", "1k", "--limit", "2")
+
+
+def refuses(answer, *words):
+    status, _, errors = answer
+    assert status == 2
+    assert len(errors.strip().splitlines()) == 1, errors
+    for word in words:
+        assert word in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("rnu",), ["Did you mean 'run'"]),
+        (("run",), ["--model"]),
+        ((*RUN, "--sede", "1"), ["--sede", "--seed"]),
+        ((*RUN, "--limit", "x"), ["--limit"]),
+        ((*RUN, "--limit", "0"), ["--limit", "at least 1"]),
+        ((*RUN, "--lengths", "4kk"), ["4kk", "4096"]),
+        ((*RUN, "--backend", "torhc"), ["torch"]),
+        ((*RUN, "--dtype", "float99"), ["float99", "bfloat16"]),
+        ((*RUN, "--device", "tpu"), ["tpu"]),
+        ((*RUN, "--haystack", "esay"), ["essay"]),
+        ((*RUN, "--chat", "on"), ["chat template"]),
+        ((*RUN, "--lengths", "16"), ["fits"]),
+        ((*RUN, "--max-length", "100"), ["--overflow"]),
+        (("run", "--model", "demo", "--suite", "rulr"), ["did you mean ruler"]),
+        (("run", "--model", "demo", "--suite", "ruler", "--tasks", "niah_singel_1"), ["niah_single_1"]),
+        (("run", "--model", "no/such/model", "--suite", "ruler"), ["no/such/model"]),
+        (("show", "nowhere"), ["nowhere", "not a run folder"]),
+        (("score", "nowhere.jsonl"), ["nowhere.jsonl"]),
+        (("prompt", "ruler/vt", "--model", "demo", "--length", "64"), ["does not fit"]),
+        (("prompt", "vt", "--model", "demo"), ["suite/task"]),
+        (("data", "--fetch", "esays"), ["essays"]),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(longeval, arguments, words):
+    refuses(longeval(*arguments), *words)
+
+
+def test_run_ends_with_the_table_and_resumes(longeval, tmp_path):
+    status, first, _ = longeval(*RUN, "--out", "run")
+    assert status == 0
+    assert "niah_single_1" in first
+    assert "1k" in first
+    before = (tmp_path / "run" / "samples.jsonl").read_bytes()
+    status, again, _ = longeval(*RUN, "--out", "run")
+    assert (status, again) == (0, first)
+    assert (tmp_path / "run" / "samples.jsonl").read_bytes() == before
+    status, shown, _ = longeval("show", "run", "--rebuild")
+    assert (status, shown) == (0, first)
+
+
+def test_default_folder_is_found_again(longeval, tmp_path):
+    longeval(*RUN)
+    longeval(*RUN)
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+    longeval(*RUN, "--seed", "1")
+    assert len(list((tmp_path / "runs").iterdir())) == 2
+
+
+def test_two_configurations_in_one_folder(longeval):
+    longeval(*RUN, "--out", "run")
+    refuses(longeval(*RUN, "--seed", "1", "--out", "run"), "seed: 0 there, 1 now")
+
+
+def test_a_file_where_the_run_folder_should_be(longeval, tmp_path):
+    (tmp_path / "run").write_text("")
+    refuses(longeval(*RUN, "--out", "run"), "cannot write to run", "--out")
+
+
+def test_somebody_elses_half_written_samples(longeval, tmp_path):
+    longeval(*RUN, "--out", "run")
+    with (tmp_path / "run" / "samples.jsonl").open("a") as file:
+        file.write('{"id": 3, "something\n')
+    refuses(longeval(*RUN, "--out", "run"), "samples.jsonl line 5")
+
+
+def test_dry_run_predicts_nothing(longeval, tmp_path):
+    status, plan, _ = longeval(*RUN, "--dry-run")
+    assert status == 0
+    assert "niah_single_1" in plan
+    assert not (tmp_path / "runs").exists()
+
+
+def test_prompt_shows_what_a_run_sends(longeval, tmp_path):
+    longeval(*RUN, "--out", "run")
+    status, text, _ = longeval("prompt", "ruler/vt", "--model", "demo", "--length", "1k", "--index", "1")
+    assert status == 0
+    rows = map(json.loads, (tmp_path / "run" / "samples.jsonl").read_text().splitlines())
+    (row,) = [row for row in rows if row["id"].startswith("ruler/vt/") and row["id"].endswith("/1")]
+    assert row["prompt_tail"] in text
+    assert f"{row['prompt_tokens']:,} tokens" in text
+
+
+@pytest.mark.parametrize("command", ["tasks", "data", "doctor"])
+def test_listings(longeval, command):
+    status, text, _ = longeval(command)
+    assert status == 0
+    assert {"tasks": "niah_single_1", "data": "essays", "doctor": "torch"}[command] in text
+
+
+@pytest.mark.parametrize("command", [None, "run", "show", "score", "prompt", "tasks", "data", "doctor"])
+def test_help(longeval, command):
+    status, text, _ = longeval(*filter(None, [command, "--help"]))
+    assert status == 0
+    assert "Usage" in text
+
+
+QA = {"task": "ruler/qa_1", "prediction": "In Paris.", "references": ["Lyon", "paris"], "length": 4096}
+VT = {"task": "ruler/vt", "prediction": "ABCDE and FGHIJ", "references": ["ABCDE", "FGHIJ", "KLMNO", "PQRST"]}
+
+
+def write(path, *rows):
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return path
+
+
+def test_score_gives_the_official_scores_in_order(longeval, tmp_path):
+    file = write(tmp_path / "p.jsonl", QA, VT, {**QA, "prediction": "Rome"})
+    status, table, _ = longeval("score", file, "--out", "scored.jsonl")
+    assert status == 0
+    assert "50.0±50.0 n=2" in table
+    scored = [json.loads(line) for line in (tmp_path / "scored.jsonl").read_text().splitlines()]
+    assert [row["score"] for row in scored] == [1.0, 0.5, 0.0]
+    assert [row["prediction"] for row in scored] == ["In Paris.", "ABCDE and FGHIJ", "Rome"]
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({**QA, "references": "paris"}, ["references must be a list"]),
+        ({**QA, "references": []}, ["references is empty"]),
+        ({**QA, "references": [1]}, ["references must be a list of strings"]),
+        ({**QA, "prediction": None}, ["prediction"]),
+        ({**QA, "task": "ruler/qa_3"}, ["qa_3"]),
+        ({**QA, "length": "long"}, ["length"]),
+        ({"task": "ruler/vt"}, ["lacks prediction, references"]),
+        ("{broken", ["not valid JSON"]),
+        ("[]", ["JSON object"]),
+    ],
+)
+def test_a_row_that_cannot_be_scored_is_named(longeval, tmp_path, row, words):
+    file = write(tmp_path / "p.jsonl", VT, row)
+    refuses(longeval("score", file, "--out", "scored.jsonl"), "p.jsonl line 2", *words)
+    assert not (tmp_path / "scored.jsonl").exists()
