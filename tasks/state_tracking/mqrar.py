@@ -3,11 +3,11 @@
 PaTH, section 4.1 (MQRAR-N, after Tan et al. 2024, arXiv 2410.17980): 32 key-value pairs, sequences of 768 tokens, N
 from 1 to 4; the answers are labels beside the input. The paper's text says no more about its sequences.
 
-Chosen here: one stream of text in which `x 3` gives the variable x the value 3 and `? x 3` asks for x's N-th last value,
-the target. 32 letters are variables, digits are values. First come N shuffled rounds of assignments to all variables, then
-assignments and questions are equally likely, each about a uniformly drawn variable; the last is a question. A
-new value differs from the variable's last N - 1, so that recalling a later value than the N-th last is never right.
-Chance is about 1/10.
+Chosen here: one stream of text in which `x 3` gives the variable x the value 3 and `? x 3` asks for x's N-th last
+value, the target. 32 letters are variables, digits are values. First come N shuffled rounds of assignments to all
+variables, then assignments and questions are equally likely, each about a uniformly drawn variable; the last is a
+question. A new value differs from the variable's last N - 1, so that recalling a later value than the N-th last is
+never right. Chance is about 1/10.
 """
 
 from __future__ import annotations
