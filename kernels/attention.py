@@ -1,0 +1,264 @@
+"""The kernels' entry points: `prefill`, `decode` and `append` on packed batches, with or without a paged cache.
+
+Tensors are packed over tokens: q [T, HQ, d]; k, v, w [T, H, d]; beta [T, H]; log_f [T, HQ]; the last dimension is
+contiguous. Definition: `reference.py`, with the same `ScoreRule`. Forward only.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from longeval.kernels.causal_prefill import causal
+from longeval.kernels.paged import append as append_kernel
+from longeval.kernels.paged import close_open_chunks, walk_pages
+from longeval.kernels.paged_decode import attend_pages, carry_queries, merge
+from longeval.kernels.path_prefill import far_spans, gate_sums, own_spans, walk_spans
+from longeval.kernels.plan import CHUNK, NEAR, QUERIES, Blocks, Plan
+from longeval.kernels.pool import PageLayout, Pool
+from longeval.kernels.reference import ScoreRule
+from longeval.kernels.tiles import LOG2E
+
+
+@dataclass(frozen=True)
+class New:
+    """The tokens of one call. w and beta make it PaTH, log_f gates it."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    w: Tensor | None = None
+    beta: Tensor | None = None
+    log_f: Tensor | None = None
+
+    @property
+    def operand(self) -> torch.dtype:
+        """What PaTH's matrix operands are rounded to."""
+        return torch.float32 if self.q.dtype == torch.float32 else torch.float16
+
+
+@dataclass(frozen=True)
+class Cached:
+    """Where the sequences of a call live: pool, block table [N, pages] int32, tokens held before the call [N] int32."""
+
+    pool: Pool
+    table: Tensor
+    context: Tensor
+    pages: Blocks
+
+    @staticmethod
+    def of(pool: Pool, table: Tensor, context: Tensor, cu_seqlens: Tensor, tokens: int) -> Cached:
+        """Also lists the pages that the call writes to."""
+        P = pool.layout.size
+        context = context.int().contiguous()
+        lengths = (cu_seqlens[1:] - cu_seqlens[:-1]).long()
+        n = lengths.shape[0]
+        pages = Blocks.of(lengths, P, bound=min(tokens, tokens // P + 2 * n), skipped=context.long() % P)
+        return Cached(pool, table.int().contiguous(), context, pages)
+
+
+def _tl(dtype: torch.dtype) -> Any:
+    return {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}[dtype]
+
+
+def _rows(x: Tensor) -> tuple[Tensor, int, int]:
+    """A [T, heads, d] tensor with its two strides."""
+    assert x.stride(-1) == 1, "the last dimension must be contiguous"
+    return x, x.stride(0), x.stride(1)
+
+
+def _field(x: Tensor | None, like: Tensor) -> tuple[Tensor, int, int]:
+    """A page field with its page and head strides; a field the layer lacks is never touched."""
+    return (like, 0, 0) if x is None else (x, x.stride(0), x.stride(1))
+
+
+def prefill(rule: ScoreRule, new: New, plan: Plan, cached: Cached | None = None) -> Tensor:
+    """Attention output [T, HQ, d] of new tokens, over each other and, with `cached`, over their sequences' prefixes.
+
+    Reads the cache as it was before these tokens; `append` writes them to it afterwards.
+    """
+    q, v = new.q, new.v
+    T, HQ, D = q.shape
+    out = torch.empty_like(q)
+    partial = out if q.dtype == torch.float32 else out.view(torch.float16)
+    scale = rule.scale * LOG2E
+    suffix, total = _gates(rule, new, plan)
+    lse = torch.empty(HQ, T, dtype=torch.float32, device=q.device)
+    context = plan.starts if cached is None else cached.context
+    if new.w is None:
+        x, x_scale = q, scale
+        _causal(new, plan, out, partial, lse, suffix, total, context, scale, prefix=cached is not None)
+    else:
+        x = _path(new, plan, out, partial, lse, suffix, total, context, scale, prefix=cached is not None).transpose(0, 1)
+        x_scale = 1.0
+    if cached is not None:
+        _over_pages(rule, new, plan, cached, x, x_scale, out, partial, lse)
+    return out
+
+
+def _gates(rule: ScoreRule, new: New, plan: Plan) -> tuple[Tensor, Tensor]:
+    """suffix [HQ, T] and total [HQ, chunks] of `gate_sums`; empty without a gate."""
+    if new.log_f is None:
+        none = torch.empty(0, dtype=torch.float32, device=new.q.device)
+        return none, none
+    T, HQ = new.log_f.shape
+    suffix = torch.empty(HQ, T, dtype=torch.float32, device=new.q.device)
+    total = torch.empty(HQ, plan.chunks.bound, dtype=torch.float32, device=new.q.device)
+    heads = min(16, triton.next_power_of_2(HQ))
+    gate_sums[(plan.chunks.bound, triton.cdiv(HQ, heads))](
+        new.log_f, new.log_f.stride(0), suffix, total, plan.chunks.items, plan.starts, T, plan.chunks.bound,
+        rule.gate_scale * LOG2E, HQ=HQ, HEADS=heads, C=CHUNK, num_warps=4,
+    )  # fmt: skip
+    return suffix, total
+
+
+def _causal(
+    new: New, plan: Plan, out: Tensor, partial: Tensor, lse: Tensor, suffix: Tensor, total: Tensor,
+    context: Tensor, scale: float, prefix: bool,
+) -> None:  # fmt: skip
+    T, HQ, D = new.q.shape
+    causal[(plan.queries.bound, HQ)](
+        *_rows(new.q), *_rows(new.k), *_rows(new.v), suffix, total, out, partial, out.stride(0), out.stride(1), lse,
+        plan.queries.items, plan.starts, plan.chunks.base, plan.chunks.bound, context, T, scale,
+        G=HQ // new.k.shape[1], D=D, C=CHUNK, GATE=new.log_f is not None, PREFIX=prefix,
+        STAGES=_stages(new.q, D), num_warps=8,
+    )  # fmt: skip
+
+
+def _stages(q: Tensor, D: int) -> int:
+    return 3 if q.dtype != torch.float32 and D <= 128 else 2
+
+
+def _path(
+    new: New, plan: Plan, out: Tensor, partial: Tensor, lse: Tensor, suffix: Tensor, total: Tensor,
+    context: Tensor, scale: float, prefix: bool,
+) -> Tensor:  # fmt: skip
+    """Returns the queries [HQ, T, d] at the left edge of this call's tokens, filled where a prefix needs them."""
+    q, k, v, w, beta = new.q, new.k, new.v, new.w, new.beta
+    assert w is not None and beta is not None
+    T, HQ, D = q.shape
+    H = k.shape[1]
+    near, far, M = plan.near, plan.far, plan.far.size // NEAR
+
+    def work(*shape: int) -> Tensor:
+        return torch.empty(shape, dtype=new.operand, device=q.device)
+
+    left_q, near_k, near_f = work(HQ, T, D), work(H, T, D), work(H, near.bound, D, D)
+    far_k, far_f = work(H, T, D), work(H, far.bound, D, D)
+    OP, GATE = _tl(new.operand), new.log_f is not None
+    own_spans[(near.bound, H)](
+        *_rows(q), *_rows(k), *_rows(v), *_rows(w), beta, beta.stride(0), suffix, total,
+        out, partial, out.stride(0), out.stride(1), lse, left_q, near_k, near_f,
+        near.items, plan.starts, plan.chunks.base, plan.chunks.bound, context, T, near.bound, scale,
+        G=HQ // H, D=D, C=CHUNK, S=NEAR, OP=OP, GATE=GATE, PREFIX=prefix, num_warps=4 if D <= 64 else 8, num_stages=2,
+    )  # fmt: skip
+    far_spans[(far.bound, H)](
+        near_k, near_f, far_k, far_f, far.items, plan.starts, near.base, T, near.bound, far.bound,
+        D=D, C=CHUNK, S=NEAR, M=M, OP=OP, num_warps=4,
+    )  # fmt: skip
+    walk_spans[(plan.queries.bound, HQ)](
+        *_rows(v), suffix, total, out, partial, out.stride(0), out.stride(1), lse,
+        left_q, near_k, near_f, far_k, far_f, plan.queries.items, plan.starts, plan.chunks.base, plan.chunks.bound,
+        near.base, far.base, context, T, near.bound, far.bound,
+        G=HQ // H, D=D, BM=QUERIES, C=CHUNK, S=NEAR, M=M, OP=OP, GATE=GATE, PREFIX=prefix,
+        STAGES=_stages(q, D), num_warps=8,
+    )  # fmt: skip
+    return left_q
+
+
+def _over_pages(
+    rule: ScoreRule, new: New, plan: Plan, cached: Cached, x: Tensor, x_scale: float,
+    out: Tensor, partial: Tensor, lse: Tensor,
+) -> None:  # fmt: skip
+    T, HQ, D = new.q.shape
+    pool, N = cached.pool, cached.table.shape[0]
+    H, path = new.k.shape[1], new.w is not None
+    open_k, open_f = pool.k, pool.k
+    OP = _tl(new.operand)
+    if path:
+        open_k = torch.empty(N, H, CHUNK, D, dtype=pool.k.dtype, device=new.q.device)
+        open_f = torch.empty(N, H, D, D, dtype=new.operand, device=new.q.device)
+        close_open_chunks[(N, H)](
+            *_field(pool.k, pool.k), *_field(pool.w, pool.k), *_field(pool.beta, pool.k), open_k, open_f,
+            cached.context, cached.table, cached.table.stride(0), H=H, D=D, C=CHUNK, P=pool.layout.size, OP=OP, num_warps=4,
+        )  # fmt: skip
+    walk_pages[(plan.queries.bound, HQ)](
+        *_rows(x), x_scale, partial, out, out.stride(0), out.stride(1), lse, open_k, open_f,
+        *_field(pool.k, pool.k), *_field(pool.v, pool.k), *_field(pool.f, pool.k), *_field(pool.g, pool.k),
+        plan.queries.items, plan.starts, cached.context, cached.table, cached.table.stride(0), T, rule.gate_scale * LOG2E,
+        G=HQ // H, H=H, D=D, BM=QUERIES, C=CHUNK, P=pool.layout.size, OP=OP, PATH=path, GATE=new.log_f is not None,
+        STAGES=2, num_warps=8,
+    )  # fmt: skip
+
+
+def append(new: New, starts: Tensor, cached: Cached) -> None:
+    """Writes new tokens to the cache: `starts` [N + 1] int32 is cu_seqlens; only k, v, w, beta, log_f are read."""
+    k, pool = new.k, cached.pool
+    _, H, D = k.shape
+    w = k if new.w is None else new.w
+    beta = k if new.beta is None else new.beta
+    gate = k if new.log_f is None else new.log_f
+    append_kernel[(cached.pages.bound, H)](
+        *_rows(k), *_rows(new.v), *_rows(w), beta, beta.stride(0), gate, gate.stride(0),
+        *(part for field in (pool.k, pool.v, pool.f, pool.w, pool.beta, pool.g) for part in _field(field, pool.k)),
+        cached.pages.items, starts, cached.context, cached.table, cached.table.stride(0),
+        G=pool.layout.shape.group, D=D, C=CHUNK, P=pool.layout.size, OP=_tl(new.operand),
+        PATH=new.w is not None, GATE=new.log_f is not None, num_warps=4, num_stages=2,
+    )  # fmt: skip
+
+
+def decode(rule: ScoreRule, q: Tensor, pool: Pool, table: Tensor, lengths: Tensor, max_length: int) -> Tensor:
+    """Attention output [N, HQ, d] of each sequence's newest token, which `append` has already put into the cache.
+
+    q [N, HQ, d]; table [N, pages] int32; lengths [N] int32, the new token included; 0 for an unused row, whose output is
+    zero. max_length bounds them on the host: it decides the grid, and nothing else does.
+    """
+    N, HQ, D = q.shape
+    layout = pool.layout
+    H, G, P = layout.shape.kv_heads, layout.shape.group, layout.size
+    path, gate = layout.shape.path, layout.shape.gate
+    scale, gate_scale = rule.scale * LOG2E, rule.gate_scale * LOG2E
+    splits = _splits(N * H, triton.cdiv(max_length, P), q.device)
+    parts = splits + path
+    table_n = table.stride(0)
+    out = torch.empty_like(q)
+    part_o = torch.empty(N, HQ, parts, D, dtype=torch.float32, device=q.device)
+    part_lse = torch.empty(N, HQ, parts, dtype=torch.float32, device=q.device)
+    rows = max(16, triton.next_power_of_2(G))
+    k, v, g = _field(pool.k, pool.k), _field(pool.v, pool.k), _field(pool.g, pool.k)
+    if path:
+        operand = torch.float32 if q.dtype == torch.float32 else torch.float16
+        x = torch.empty(N, H, table_n, G, D, dtype=operand, device=q.device)
+        x_strides, x_scale = (x.stride(0), x.stride(1), x.stride(2), x.stride(3)), 1.0
+        carry_queries[(N, H)](
+            *_rows(q), scale, x, part_o, part_lse, *k, *v, *_field(pool.f, pool.k), *_field(pool.w, pool.k),
+            *_field(pool.beta, pool.k), *g, lengths, table, table_n, parts, gate_scale,
+            G=G, ROWS=rows, H=H, D=D, C=CHUNK, P=P, OP=_tl(operand), GATE=gate, num_warps=4,
+        )  # fmt: skip
+    else:
+        x, x_strides, x_scale = q, (q.stride(0), q.stride(1) * G, 0, q.stride(1)), scale
+    attend_pages[(N, H, splits)](
+        x, *x_strides, x_scale, part_o, part_lse, *k, *v, *g, lengths, table, table_n, parts, splits, gate_scale,
+        G=G, ROWS=rows, H=H, D=D, C=CHUNK, N=CHUNK, P=P, LATER=32, PATH=path, GATE=gate,
+        STAGES=3 if q.dtype != torch.float32 else 2, num_warps=4,
+    )  # fmt: skip
+    merge[(N, HQ)](
+        part_o, part_lse, out, out.stride(0), out.stride(1), lengths, parts,
+        HQ=HQ, D=D, PARTS=triton.next_power_of_2(parts), num_warps=1,
+    )  # fmt: skip
+    return out
+
+
+def _splits(rows: int, pages: int, device: torch.device) -> int:
+    """Enough programs for about four waves of the card, at most one per page."""
+    processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+    return max(1, min(pages, math.ceil(4 * processors / rows)))
+
+
+__all__ = ["Cached", "New", "PageLayout", "Plan", "Pool", "QUERIES", "append", "decode", "prefill"]

@@ -1,0 +1,103 @@
+"""Plain causal and FoX prefill: attention of new tokens to each other, one pass, keys from newest to oldest.
+
+The gate enters as in `path_prefill`: a bias of keys relative to the query block's left edge, summed chunk by chunk.
+"""
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from longeval.kernels.tiles import dot, softmax_step
+
+
+@triton.jit
+def causal(
+    q, q_t, q_h, k, k_t, k_h, v, v_t, v_h, suffix, total, out, partial, out_t, out_h, lse,
+    items, starts, chunk_base, chunk_slots, context, tokens, scale,
+    G: tl.constexpr, D: tl.constexpr, C: tl.constexpr,
+    GATE: tl.constexpr, PREFIX: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Two chunks of queries of one head. q, out [tokens, HQ, D]; k, v [tokens, H, D] by their strides; lse [HQ, tokens].
+
+    With a cached prefix the state goes to partial (out's memory) and lse, without the row's gates since the left edge
+    of this call's tokens.
+    """
+    slot = tl.num_programs(0) - 1 - tl.program_id(0)  # longest walks first
+    seq = tl.load(items + 2 * slot)
+    if seq < 0:
+        return
+    block = tl.load(items + 2 * slot + 1)
+    hq = tl.program_id(1)
+    head = hq // G
+    start = tl.load(starts + seq).to(tl.int64)
+    length = (tl.load(starts + seq + 1) - start).to(tl.int32)
+    first = block * 2 * C
+    r = tl.arange(0, 2 * C)
+    row = first + r
+    live = row < length
+    i = tl.arange(0, C)
+    c = tl.arange(0, D)
+    at = hq.to(tl.int64) * tokens + start
+    x = tl.load(q + (start + row)[:, None] * q_t + hq * q_h + c[None, :], mask=live[:, None], other=0.0)
+    k += start * k_t + head * k_h + i[None, :] * k_t + c[:, None]
+    v += start * v_t + head * v_h + i[:, None] * v_t + c[None, :]
+
+    # The block's own keys, oldest first, so that every row has seen one after the first tile.
+    suffix += at
+    total += hq * chunk_slots + tl.load(chunk_base + seq) + 2 * block
+    since = tl.zeros([2 * C], tl.float32)  # the row's gates from the left edge of its chunk
+    last = 0.0  # total of the second chunk
+    if GATE:
+        last = tl.load(total + 1, mask=first + C < length, other=0.0)
+        mine = tl.load(suffix + row, mask=live, other=0.0)
+        since = tl.where(r < C, tl.load(total), last) - mine
+    live_k = first + i < length
+    scores = dot(x, tl.load(k + first.to(tl.int64) * k_t, mask=live_k[None, :], other=0.0)) * scale
+    if GATE:
+        scores += tl.load(suffix + first + i, mask=live_k, other=0.0)[None, :]
+        scores += tl.where(r < C, -mine, since)[:, None]
+    scores = tl.where((r[:, None] >= i[None, :]) & live_k[None, :], scores, float("-inf"))
+    top = tl.max(scores, 1)
+    p = tl.exp2(scores - top[:, None])
+    norm = tl.sum(p, 1)
+    vv = tl.load(v + first.to(tl.int64) * v_t, mask=live_k[:, None], other=0.0)
+    acc = dot(p.to(vv.dtype), vv)
+    if first + C < length:
+        second = first + C
+        live_k = second + i < length
+        scores = dot(x, tl.load(k + second.to(tl.int64) * k_t, mask=live_k[None, :], other=0.0)) * scale
+        if GATE:
+            scores += tl.load(suffix + second + i, mask=live_k, other=0.0)[None, :] - mine[:, None]
+        scores = tl.where((r[:, None] >= C + i[None, :]) & live_k[None, :], scores, float("-inf"))
+        vv = tl.load(v + second.to(tl.int64) * v_t, mask=live_k[:, None], other=0.0)
+        top, norm, acc = softmax_step(scores, vv, top, norm, acc)
+
+    offset = 0.0
+    edge = first
+    if GATE:  # from here on the row's gates since the block's left edge are left out
+        top -= since + tl.where(r < C, 0.0, tl.load(total))
+        suffix += i
+        total -= 1
+        bias = tl.load(suffix + tl.maximum(edge - C, 0))
+    for _ in tl.range(0, 2 * block, num_stages=STAGES):
+        edge -= C
+        scores = dot(x, tl.load(k + edge.to(tl.int64) * k_t)) * scale
+        if GATE:
+            scores += bias[None, :]
+            offset += tl.load(total)
+            total -= 1
+            bias = tl.load(suffix + tl.maximum(edge - C, 0)) + offset  # of the next tile
+        top, norm, acc = softmax_step(scores, tl.load(v + edge.to(tl.int64) * v_t), top, norm, acc)
+
+    acc = acc / norm[:, None]
+    to = (start + row)[:, None] * out_t + hq * out_h + c[None, :]
+    if PREFIX:
+        if tl.load(context + seq) > 0:
+            tl.store(partial + to, acc.to(partial.dtype.element_ty), mask=live[:, None])
+            tl.store(lse + at + row, top + tl.log2(norm) - offset, mask=live)
+        else:
+            tl.store(out + to, acc.to(out.dtype.element_ty), mask=live[:, None])
+    else:
+        tl.store(out + to, acc.to(out.dtype.element_ty), mask=live[:, None])

@@ -1,0 +1,92 @@
+"""Tile functions that the Triton kernels share: the UT form of a chunk, and one step of the online softmax.
+
+Each is the counterpart of a function in `chunk.py`, on one tile in registers. `OP` is the dtype of matrix operands
+(float16 for 16-bit models, float32 for float32, where every product is a true float32 product); sums are float32.
+float16 rather than bfloat16 because w, U and F, and what they carry, have entries near or below 1: three more bits.
+"""
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+LOG2E = 1.4426950408889634
+
+
+@triton.jit
+def dot(a, b):
+    """a @ b with float32 sums; float32 operands are not rounded to tf32."""
+    return tl.dot(a, b, input_precision="ieee")
+
+
+@triton.jit
+def unit_lower_inverse(A, C: tl.constexpr, OP: tl.constexpr):
+    """(I + A)^-1, [C, C] float32, for strictly lower A.
+
+    Diagonal blocks of 16 by elimination, then doubling, `T <- T - T A_level T`. Entries of T and of both products stay
+    below 4 in size (each is some beta * w^T H ... H w), so rounding their operands to float16 is harmless; the
+    nilpotent product (I - A)(I + A^2)... has no such bound and loses everything on similar w.
+    """
+    B: tl.constexpr = 16
+    row = tl.arange(0, C)
+    same = (row[:, None] // B) == (row[None, :] // B)
+    D = tl.sum(tl.reshape(tl.where(same, A, 0.0), (C // B, B, C // B, B)), 2)  # [C / 16, 16, 16]
+    i = tl.arange(0, B)
+    T = tl.zeros_like(D) + tl.where(i[:, None] == i[None, :], 1.0, 0.0)[None, :, :]
+    for j in tl.static_range(B - 1):
+        below = tl.sum(tl.where(i[None, None, :] == j, D, 0.0), 2)  # column j of D
+        pivot = tl.sum(tl.where(i[None, :, None] == j, T, 0.0), 1)  # row j of T
+        T -= below[:, :, None] * pivot[:, None, :]
+    b = tl.arange(0, C // B)
+    T = tl.where((b[:, None] == b[None, :])[:, None, :, None], T[:, :, None, :], 0.0)
+    T = tl.reshape(T, (C, C))
+    size: tl.constexpr = B
+    for level in tl.static_range(2):
+        if (B << level) < C:
+            half = row // (B << level)
+            pair = row // (B << (level + 1))
+            off = (pair[:, None] == pair[None, :]) & (half[:, None] > half[None, :])
+            T16 = T.to(OP)
+            T -= dot(T16, dot(tl.where(off, A, 0.0).to(OP), T16).to(OP))
+    return T
+
+
+@triton.jit
+def chunk_transform(k, w, beta, C: tl.constexpr, OP: tl.constexpr):
+    """k, w [C, D] in OP, beta [C] -> UW = U w [C, D], UY = U strictLower(w k^T) [C, C], both in OP.
+
+    U = (I + strictLower(diag(beta) w w^T))^-1 diag(beta). From these two follow, with X = lower(q w^T):
+    q at the chunk's left edge = q - X UW;  k at its right edge = k - UY^T w;  F = I - UW^T w;
+    local scores = q k^T - X UY.
+    """
+    i = tl.arange(0, C)
+    below = i[:, None] > i[None, :]
+    A = tl.where(below, beta[:, None] * dot(w, tl.trans(w)), 0.0)
+    U = (unit_lower_inverse(A, C, OP) * beta[None, :]).to(OP)
+    Y = tl.where(below, dot(w, tl.trans(k)), 0.0).to(OP)
+    return dot(U, w).to(OP), dot(U, Y).to(OP)
+
+
+@triton.jit
+def keys_to_right_edge(k, w, UY):
+    """Row j becomes H_last ... H_{j+1} k_j, [C, D] float32."""
+    return k.to(tl.float32) - dot(tl.trans(UY), w)
+
+
+@triton.jit
+def transition(w, UW, D: tl.constexpr):
+    """F = H_first ... H_last = I - UW^T w, [D, D] float32. A query row crosses to the left as q <- q F^T."""
+    c = tl.arange(0, D)
+    return tl.where(c[:, None] == c[None, :], 1.0, 0.0) - dot(tl.trans(UW), w)
+
+
+@triton.jit
+def softmax_step(scores, v, top, total, acc):
+    """Adds one tile, scores [M, N] in log2 units and v [N, D], to the running softmax (top, total [M], acc [M, D])."""
+    new_top = tl.maximum(top, tl.max(scores, 1))
+    shrink = tl.exp2(top - new_top)
+    p = tl.exp2(scores - new_top[:, None])
+    total = total * shrink + tl.sum(p, 1)
+    acc = tl.dot(p.to(v.dtype), v, acc * shrink[:, None], input_precision="ieee")
+    return new_top, total, acc
