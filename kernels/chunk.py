@@ -18,7 +18,8 @@ def ut_transform(w: Tensor, beta: Tensor) -> Tensor:
     """
     D = torch.diag_embed(beta)
     A = (beta.unsqueeze(-1) * (w @ w.mT)).tril(-1)
-    return torch.linalg.solve_triangular(A, D, upper=False, unitriangular=True)
+    U: Tensor = torch.linalg.solve_triangular(A, D, upper=False, unitriangular=True)
+    return U
 
 
 def transition(w: Tensor, U: Tensor) -> Tensor:

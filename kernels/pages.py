@@ -141,7 +141,7 @@ class Newest:
         """
         keys = self.k
         if self.path is not None and pages.path is not None:
-            k, w, beta = chunks(self.k), chunks(self.path.w), self.path.beta.unflatten(-1, (-1, CHUNK))
+            k, w, beta = chunks(self.k), chunks(self.path.w), chunks(self.path.beta.unsqueeze(-1)).squeeze(-1)
             m = k.shape[2]
             U = ut_transform(w, beta)
             right, F = keys_to_right_edge(k, w, U), transition(w, U)
@@ -194,7 +194,7 @@ def open_rows(pages: Pages, seq: Tensor) -> tuple[Tensor, Tensor, slice, Tensor]
 
 def chunks(x: Tensor) -> Tensor:
     """[..., P, d] -> [..., m, C, d]."""
-    return x.unflatten(-2, (-1, CHUNK))
+    return x.view(*x.shape[:-2], -1, CHUNK, x.shape[-1])
 
 
 def full_precision(dtype: torch.dtype) -> torch.dtype:

@@ -170,7 +170,8 @@ def _attend_newest(pages: Pages, rule: ScoreRule, q: Tensor, newest: Newest) -> 
     F = None
     local = x @ k.unsqueeze(3).mT
     if newest.path is not None:
-        w, U = chunks(newest.path.w), ut_transform(chunks(newest.path.w), newest.path.beta.unflatten(-1, (m, C)))
+        w = chunks(newest.path.w)
+        U = ut_transform(w, newest.path.beta.view(S, H, m, C))
         local = local_scores(x, k.unsqueeze(3), w.unsqueeze(3), U.unsqueeze(3))
         x = queries_to_left_edge(x, w.unsqueeze(3), U.unsqueeze(3))
         k, F = keys_to_right_edge(k, w, U), transition(w, U)
@@ -182,7 +183,7 @@ def _attend_newest(pages: Pages, rule: ScoreRule, q: Tensor, newest: Newest) -> 
     x = x.flatten(3, 4)  # [S, H, m, G * C, d]
     softmax = _OnlineSoftmax(x)
     for back in range(m):  # query chunk c meets key chunk c - back
-        scores = local if back == 0 else (x[:, :, back:] @ k[:, :, : m - back].mT).unflatten(3, (G, C))
+        scores = local if back == 0 else (x[:, :, back:] @ k[:, :, : m - back].mT).view(S, H, m - back, G, C, C)
         if gates is not None:
             scores = scores + (gates[:, :, back:].unsqueeze(-1) - gates[:, :, : m - back].unsqueeze(-2))
         scores = scores.masked_fill(~rule.visible(back * C + slot[:, None] - slot), -torch.inf)
@@ -261,8 +262,8 @@ def decode(
     position = torch.arange(n * P, device=q.device).view(n, 1, P)
     visible = rule.visible(pages.length[:, None] - position)  # [n, B, P]
     scores.masked_fill_(~visible[:, :, None, None], -torch.inf)
-    weights = scores.movedim(0, 3).flatten(3).softmax(-1).unflatten(3, (n, P)).movedim(3, 0)
-    out = (weights @ values).sum(0)  # [B, H, G, d]
+    weights = scores.movedim(0, 3).flatten(3).softmax(-1)  # [B, H, G, n * P]
+    out = (weights.view(*weights.shape[:3], n, P).movedim(3, 0) @ values).sum(0)  # [B, H, G, d]
 
     filled = ((row + 1) % CHUNK == 0).nonzero()[:, 0]
     if pages.path is not None and len(filled):
