@@ -102,6 +102,13 @@ def one_of(option: str, value: str, allowed: Iterable[str]) -> str:
     return value
 
 
+def checked_text(prediction: str | TokenScores, sample: Sample) -> str:
+    """`prediction` as generated text; token scores are an error of the caller, not of a model."""
+    if not isinstance(prediction, str):
+        raise UserError(f"{sample.task} is scored from generated text, not from token log-probabilities")
+    return prediction
+
+
 class DoesNotFit(Exception):
     """The length is below the task's smallest sample: shown as "does not fit", not an error of the run."""
 
@@ -112,7 +119,7 @@ class DoesNotFit(Exception):
 
 @dataclass(frozen=True)
 class DataStatus:
-    """Where a task's data comes from; `problem` says how to get it when neither this machine nor a hub client has it."""
+    """Where a task's data comes from; `problem` says how to get it when this machine cannot bring it by itself."""
 
     source: str
     problem: str | None = None

@@ -11,7 +11,9 @@ from longeval.errors import UserError, nearest
 from longeval.tasks.base import Task, TaskOptions
 
 SUITES = {
+    "longbench_e": "longeval.tasks.longbench_e",
     "perplexity": "longeval.tasks.perplexity",
+    "phonebook": "longeval.tasks.phonebook",
     "ruler": "longeval.tasks.ruler",
     "state_tracking": "longeval.tasks.state_tracking",
 }
