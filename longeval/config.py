@@ -22,7 +22,8 @@ class RunConfig:
     """A run. Empty `tasks`, `lengths` and None `limit` mean the suites' own defaults (`longeval tasks` shows them).
 
     `limit`: samples per cell. `overflow`: what happens to prompts of more than `options.max_length` tokens: "refuse"
-    the run before it starts, or "truncate-middle" and count it. `out`: the run folder.
+    the run before it starts, or "truncate-middle" and count it. `trained_length`: the trained window to mark where the
+    checkpoint does not say it. `out`: the run folder.
     """
 
     model: str
@@ -36,6 +37,7 @@ class RunConfig:
     device: str = "auto"
     chat: str = "auto"
     overflow: str = "refuse"
+    trained_length: int | None = None
     out: Path | None = None
     options: TaskOptions = field(default_factory=TaskOptions)
 
@@ -46,13 +48,20 @@ class RunConfig:
             value = getattr(self, name)
             if value not in allowed:
                 raise UserError(f"--{name} {value!r} is not known{nearest(value, allowed)}")
-        for name, value in (("limit", self.limit), ("max-length", self.options.max_length)):
+        for name, value in self._counts().items():
             if value is not None and value < 1:
                 raise UserError(f"--{name} must be at least 1, not {value}")
         if self.seed < 0:
             raise UserError(f"--seed must not be negative, but is {self.seed}")
         if any(length < 1 for length in self.lengths):
             raise UserError("--lengths must be positive")
+
+    def _counts(self) -> dict[str, int | None]:
+        return {
+            "limit": self.limit,
+            "max-length": self.options.max_length,
+            "trained-length": self.trained_length,
+        }
 
 
 def parse_length(text: str) -> int:

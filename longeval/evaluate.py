@@ -20,8 +20,8 @@ from longeval.models.base import Model
 from longeval.plan import Cell, Plan, make_plan
 from longeval.progress import Progress
 from longeval.results.aggregate import Scores, rebuild_scores
-from longeval.results.store import Row, RunWriter, create_or_resume
-from longeval.results.tables import run_tables
+from longeval.results.store import Row, RunFolder, RunWriter, create_or_resume
+from longeval.results.view import run_view, save_plots
 from longeval.tasks import Sample
 from longeval.types import Generation, TokenScores
 
@@ -38,9 +38,9 @@ class RunResult:
     def complete(self) -> bool:
         return self.scores.complete
 
-    def table(self) -> RenderableType:
-        """The tables that the command line prints."""
-        return run_tables(self.manifest, self.scores)
+    def table(self, width: int = 80) -> RenderableType:
+        """What the command line prints, see `run_view`."""
+        return run_view(RunFolder(self.path), self.scores, width)
 
 
 def run(config: RunConfig, console: Console | None = None) -> RunResult:
@@ -52,7 +52,7 @@ def run(config: RunConfig, console: Console | None = None) -> RunResult:
     console = console or Console(quiet=True)
     with Progress(console) as progress:
         tokenizer, trained_length = load_tokenizer(config.model)
-        plan = make_plan(config, tokenizer, trained_length, progress.building)
+        plan = make_plan(config, tokenizer, config.trained_length or trained_length, progress.building)
         console.print(f"[dim]{_describe_plan(plan)}[/]", highlight=False)
         model = load_model(config.model, config.backend, config.dtype, config.device, plan.longest)
         console.print(f"[dim]{model.name}: {_describe_model(model)}[/]", highlight=False)
@@ -60,6 +60,7 @@ def run(config: RunConfig, console: Console | None = None) -> RunResult:
         with create_or_resume(config.out or default_out(deciding, plan), deciding, info(plan, model)) as folder:
             console.print(f"[dim]run folder: {folder.path}[/]", highlight=False)
             predict(plan, model, folder, progress)
+            save_plots(folder)
             return RunResult(folder.path, folder.manifest, rebuild_scores(folder))
 
 
@@ -67,7 +68,7 @@ def dry_run(config: RunConfig, console: Console) -> RenderableType:
     """A table of what `run` would do: builds the samples, loads no weights."""
     tokenizer, trained_length = load_tokenizer(config.model)
     with Progress(console) as progress:
-        plan = make_plan(config, tokenizer, trained_length, progress.building)
+        plan = make_plan(config, tokenizer, config.trained_length or trained_length, progress.building)
     table = Table(title=_describe_plan(plan), title_justify="left", pad_edge=False)
     for column in ("task", "length", "samples", "prompt tokens", "longest"):
         table.add_column(column, justify="left" if column == "task" else "right")

@@ -61,7 +61,7 @@ def info(plan: Plan, model: Model) -> dict[str, Any]:
     suites = dict.fromkeys(task.suite for task in plan.tasks)
     return {
         "model": model.name,
-        "trained_length": model.trained_length,
+        "trained_length": plan.config.trained_length or model.trained_length,
         "provenance": model.provenance,
         "suites": [suite_info(name, plan.tasks) for name in suites],
         "cells": [

@@ -31,6 +31,9 @@ def command(
     overflow: Annotated[
         str, typer.Option(help="For samples over --max-length: refuse, or truncate-middle and count them.")
     ] = "refuse",
+    trained_length: Annotated[
+        int | None, typer.Option("--trained-length", help="Trained window to mark where the checkpoint does not say it.")
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Run folder (default: runs/<model>-<suite>-<date>-…).")] = None,
     only_plan: Annotated[bool, typer.Option("--dry-run", help="Build the samples and say what would run.")] = False,
     *,
@@ -49,6 +52,7 @@ def command(
         device=device,
         chat=chat,
         overflow=overflow,
+        trained_length=trained_length,
         out=out,
         options=options,
     )
@@ -56,5 +60,6 @@ def command(
         Console().print(dry_run(config, Console(stderr=True)))
         return 0
     result = run(config, Console(stderr=True))
-    Console().print(result.table())
+    console = Console()
+    console.print(result.table(console.width))
     return 0 if result.complete else 1

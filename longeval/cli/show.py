@@ -10,7 +10,7 @@ from rich.console import Console
 
 from longeval.results.aggregate import aggregate, rebuild_scores
 from longeval.results.store import RunFolder
-from longeval.results.tables import run_tables
+from longeval.results.view import run_view
 
 
 def command(
@@ -18,8 +18,9 @@ def command(
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Write scores.json anew from the samples.")] = False,
 ) -> int:
     """Print the tables of runs, finished or not."""
+    console = Console()
     for path in runs:
         folder = RunFolder(path)
         scores = rebuild_scores(folder) if rebuild else aggregate(folder.manifest, folder.rows().values())
-        Console().print(run_tables(folder.manifest, scores))
+        console.print(run_view(folder, scores, console.width))
     return 0
