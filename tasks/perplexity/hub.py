@@ -24,7 +24,7 @@ def _load(dataset: str, files: str, split: str) -> Iterable[dict[str, Any]]:
 
 def _write(folder: Path, records: Iterable[dict[str, str]]) -> None:
     """Writes the corpus, less empty texts, which the hub's rows have and a document cannot be."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)  # left by a failed attempt
     with (folder / "documents.jsonl").open("w", encoding="utf-8") as file:
         for record in records:
             if record["text"].strip():

@@ -16,15 +16,17 @@ SMALLEST = 2
 
 def flip_flop(rng: random.Random, pairs: int, ignore: float) -> SymbolSequence:
     """`pairs` instructions with their bits; `ignore` is the probability p. Chance is 1/2."""
-    inner = rng.choices("iwr", weights=[ignore, (1 - ignore) / 2, (1 - ignore) / 2], k=pairs - 2)
-    symbols: list[str] = []
+    memory = rng.choice("01")
+    symbols = ["w", memory]
     targets: list[int] = []
-    memory = ""
-    for instruction in ["w", *inner, "r"]:
-        bit = memory if instruction == "r" else rng.choice("01")
-        if instruction == "w":
-            memory = bit
+    for left in range(pairs - 1, 0, -1):
+        instruction = "r" if left == 1 else rng.choices("iwr", [ignore, (1 - ignore) / 2, (1 - ignore) / 2])[0]
         if instruction == "r":
             targets.append(len(symbols) + 1)
+            symbols += ["r", memory]
+            continue
+        bit = rng.choice("01")
+        if instruction == "w":
+            memory = bit
         symbols += [instruction, bit]
     return SymbolSequence(symbols, targets)
