@@ -70,19 +70,19 @@ class Example:
 
     @classmethod
     def fitted(cls, prompter: Prompter, cell: str) -> Example:
-        """The most lines for which the example, without chat markup and answer, and the tokens of an answer fit 500."""
+        """The most lines with which the answered example has at most 500 tokens."""
         chain = draw_chain(sample_rng(f"{cell}/example"), protocol.VT_EXAMPLE_NAME_LENGTH)
+        fitting = cls._drawn(cell, protocol.VT_EXAMPLE_SMALLEST)
+        while fitting.lines < protocol.VT_EXAMPLE_TOKENS:  # a line has a token at least
+            longer = cls._drawn(cell, fitting.lines + 1)
+            if prompter.count([longer.text(chain)])[0] > protocol.VT_EXAMPLE_TOKENS:
+                break
+            fitting = longer
+        return fitting
 
-        def made(lines: int) -> Example:
-            return cls(lines, draw_places(sample_rng(f"{cell}/example/places/{lines}"), lines))
-
-        def tokens(lines: int) -> int:
-            return prompter.count([chain.prompt(made(lines).places, lines) + chain.answer_prefix()])[0]
-
-        lines = protocol.VT_EXAMPLE_SMALLEST
-        while tokens(lines + 1) + VT.tokens <= protocol.VT_EXAMPLE_TOKENS:
-            lines += 1
-        return made(lines)
+    @classmethod
+    def _drawn(cls, cell: str, lines: int) -> Example:
+        return cls(lines, draw_places(sample_rng(f"{cell}/example/{lines}"), lines))
 
     def text(self, chain: Chain) -> str:
         """The example about `chain`, answered, with what stands between it and the question."""
