@@ -85,5 +85,6 @@ def terminal_plot(
         figure.line(trained_length, orientation="vertical", style="dotted", pixel=("gray", "default"), label=label)
     ticks = _ticks(curves)
     figure.ruler("x").ticks(ticks, [f"{tick:,}" for tick in ticks])
-    figure.title(f"{title} · {_Y_LABEL}").label("position in the document (tokens)")
-    return Text.from_ansi(str(figure.build()))
+    figure.label("position in the document (tokens)")
+    # The heading is not plotext's, which drops one that is wider than the plot.
+    return Text.assemble(f"{title} · {_Y_LABEL}\n", Text.from_ansi(str(figure.build())))

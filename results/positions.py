@@ -145,13 +145,15 @@ def loss_by_position(
     """Averages the `losses` of documents, arrays of one length whose first entry is position `first`.
 
     `bytes_total`: UTF-8 bytes of all scored text, for bits per byte. `bucket`: its size, by default `bucket_size`.
-    One document is in memory at a time. UserError when there are none or their lengths differ.
+    One document is in memory at a time. UserError when there are none, or they differ in length.
     """
     total: Array | None = None
     bounds: list[tuple[int, int]] = []
     spans: list[Array] = []
     for loss in losses:
         document = np.asarray(loss, dtype=np.float64)
+        if not len(document):
+            raise UserError("a document without losses cannot be averaged by position")
         if total is None:
             total = np.zeros(len(document))
             last = first + len(document) - 1
@@ -162,7 +164,7 @@ def loss_by_position(
         total += document
         sums = np.concatenate([[0.0], np.cumsum(document)])
         spans.append(np.array([(sums[b - first + 1] - sums[a - first]) / (b - a + 1) for a, b in bounds]))
-    if total is None or not len(total):
+    if total is None:
         raise UserError("no document has losses to average")
     averaged = [_span(a, b, values) for (a, b), values in zip(bounds, np.stack(spans).T, strict=True)]
     bits = float(total.sum()) / math.log(2) / bytes_total if bytes_total else None
