@@ -67,15 +67,17 @@ def full_names(rng: Any) -> Iterator[str]:
 
 
 class Book:
-    """A sample's phone book before its size is known: the entries are drawn one by one, the three chosen ones per size."""
+    """A sample's phone book while its size is open: entries come one by one, the three chosen ones anew per size."""
 
-    def __init__(self, seed: str) -> None:
-        self._seed = seed
+    def __init__(self, name: str) -> None:
+        self.name = name
         self._draws = self._draw()
-        self.entries: list[tuple[str, str]] = []
+        self._numbers: list[str] = []
+        self._queries: list[str] = []
+        self._lines: list[str] = []
 
     def _draw(self) -> Iterator[tuple[str, str]]:
-        rng = sample_rng(f"{self._seed}/entries")
+        rng = sample_rng(f"{self.name}/entries")
         seen = set()
         for name in full_names(rng):
             if name not in seen:
@@ -84,19 +86,25 @@ class Book:
 
     def lines(self, size: int) -> list[str]:
         """The first `size` entries as the prompt has them."""
-        self.entries += islice(self._draws, max(0, size - len(self.entries)))
-        return [ENTRY.format(name=name, number=number) for name, number in self.entries[:size]]
+        for name, number in islice(self._draws, max(0, size - len(self._lines))):
+            self._queries.append(QUERY.format(name=name))
+            self._numbers.append(number)
+            self._lines.append(ENTRY.format(name=name, number=number))
+        return self._lines[:size]
 
     def chosen(self, size: int) -> list[int]:
-        """Which entries are the two shots and the query of a book of `size`."""
-        return sample_rng(f"{self._seed}/chosen/{size}").sample(range(size), 3)
+        """Which entries of the first `size` are the two shots and the query."""
+        return sample_rng(f"{self.name}/chosen/{size}").sample(range(size), 3)
 
     def prompt(self, size: int) -> str:
-        """The whole prompt."""
+        """The whole prompt with `size` entries."""
         lines = self.lines(size)
         first, second, query = self.chosen(size)
-        shots = SHOTS.format(entry_a=lines[first], entry_b=lines[second])
-        return "\n".join(lines) + shots + QUERY.format(name=self.entries[query][0])
+        return "\n".join(lines) + SHOTS.format(entry_a=lines[first], entry_b=lines[second]) + self._queries[query]
+
+    def number(self, entry: int) -> str:
+        """The number of an entry that `lines` has drawn."""
+        return self._numbers[entry]
 
 
 class PhoneBookTask(Task):
@@ -121,22 +129,23 @@ class PhoneBookTask(Task):
         prompter = Prompter(tokenizer, chat=False)
         cell = f"{self.name}/{length}/{seed}"
         budget = length - NEW_TOKENS - (prompter.bos is not None)
-        size = entries_that_fit(prompter, [Book(f"{cell}/{index}") for index in range(SAMPLES)], budget)
-        names = [f"{cell}/{index}" for index in range(self.count if count is None else count)]
+        wanted = self.count if count is None else count
+        books = [Book(f"{cell}/{index}") for index in range(max(wanted, SAMPLES))]
+        size = entries_that_fit(prompter, books[:SAMPLES], budget)
         return [
-            self._sample(prompter, name, length, size, book, ids)
-            for name, (book, ids) in zip(names, _fitting_books(prompter, names, size, budget), strict=True)
+            self._sample(f"{cell}/{index}", length, size, book, prompter.with_bos(ids))
+            for index, (book, ids) in enumerate(_fitting(prompter, books[:wanted], size, budget))
         ]
 
-    def _sample(self, prompter: Prompter, name: str, length: int, size: int, book: Book, ids: list[int]) -> Sample:
+    def _sample(self, name: str, length: int, size: int, book: Book, ids: tuple[int, ...]) -> Sample:
         *shots, query = book.chosen(size)
         return Sample(
             id=name,
             task=self.name,
             length=length,
             prompt=book.prompt(size),
-            ids=prompter.with_bos(ids),
-            references=[book.entries[query][1]],
+            ids=ids,
+            references=[book.number(query)],
             max_new_tokens=NEW_TOKENS,
             stop=("\n",),
             meta={
@@ -204,16 +213,12 @@ def _fits(prompter: Prompter, books: Sequence[Book], size: int, budget: int) -> 
     return True
 
 
-def _fitting_books(
-    prompter: Prompter, names: Sequence[str], size: int, budget: int
-) -> Iterator[tuple[Book, list[int]]]:
-    """A book of `size` entries for each sample with the tokens of its prompt, drawn again where it has too many."""
-    books = [Book(name) for name in names]
-    for name, book, ids in zip(names, books, prompter.encode([book.prompt(size) for book in books]), strict=True):
-        attempt = 0
+def _fitting(prompter: Prompter, books: Sequence[Book], size: int, budget: int) -> Iterator[tuple[Book, list[int]]]:
+    """Each book with the tokens of its prompt of `size` entries, drawn again where they are too many."""
+    encoded = prompter.encode([book.prompt(size) for book in books])
+    for book, ids in zip(books, encoded, strict=True):
         while len(ids) > budget:
-            attempt += 1
-            book = Book(f"{name}/{attempt}")
+            book = Book(f"{book.name}/again")
             ids = prompter.encode([book.prompt(size)])[0]
         yield book, ids
 
