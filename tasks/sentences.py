@@ -21,6 +21,7 @@ _CLOSING = re.compile(r"""["')\]}‘’“”«»]+?(?:\s+|(?=--)|$)""", re.MULT
 # NLTK looks at every period of an ellipsis, so nothing counts as an unbreakable run when candidates are found.
 _CANDIDATES = PunktBoundaryDetector(replace(DEFAULT_LANGUAGE_VARS, multi_char_punct_pattern=r"(?!)"))
 _WORDS = PunktWordTokenizer(DEFAULT_LANGUAGE_VARS)
+_UNTRAINED = PunktParameters()
 
 
 @lru_cache(maxsize=1)
@@ -28,27 +29,28 @@ def _english() -> PunktParameters:
     return load_model("english")
 
 
-def sentence_spans(text: str) -> list[tuple[int, int]]:
+def sentence_spans(text: str, *, trained: bool = True) -> list[tuple[int, int]]:
     """Half-open character ranges of the sentences of `text`, in order; whitespace between them belongs to none.
 
+    Not `trained`: as NLTK's bare `PunktSentenceTokenizer()`, which has learnt no abbreviation ("Dr." ends a sentence).
     A boundary depends only on the words next to it, so the sentences of a text cut between two words are those of the
     whole text, the last one cut.
     """
-    return list(_realigned(text, list(_raw_spans(text))))
+    return list(_realigned(text, list(_raw_spans(text, _english() if trained else _UNTRAINED))))
 
 
-def _raw_spans(text: str) -> Iterator[tuple[int, int]]:
+def _raw_spans(text: str, parameters: PunktParameters) -> Iterator[tuple[int, int]]:
     start = 0
     for candidate in _CANDIDATES.detect(text):
-        if _breaks(candidate.context):
+        if _breaks(candidate.context, parameters):
             yield start, candidate.end
             start = candidate.end if candidate.next_tok_start is None else candidate.next_tok_start
     yield start, len(text.rstrip())
 
 
-def _breaks(context: str) -> bool:
+def _breaks(context: str, parameters: PunktParameters) -> bool:
     """Whether a sentence ends in `context` before its last token (which is only there to be looked at)."""
-    tokens = list(annotate_tokens(_WORDS.tokenize_annotated(context), _english()))
+    tokens = list(annotate_tokens(_WORDS.tokenize_annotated(context), parameters))
     return any(token.sentbreak for token in tokens[:-1])
 
 
