@@ -38,14 +38,19 @@ def encode(tokenizer: Any, text: str) -> Tokens:
             f"{type(tokenizer).__name__} does not say which characters a token stands for; "
             "add a tokenizer.json (fast tokenizer) to the checkpoint"
         )
-    encoding = tokenizer(
-        text,
-        add_special_tokens=False,
-        split_special_tokens=True,
-        return_attention_mask=False,
-        return_offsets_mapping=True,
-        verbose=False,  # no warning about the trained length: going beyond it is what is measured
-    )
+    backend = tokenizer.backend_tokenizer
+    split_before = backend.encode_special_tokens
+    try:
+        encoding = tokenizer(
+            text,
+            add_special_tokens=False,
+            split_special_tokens=True,
+            return_attention_mask=False,
+            return_offsets_mapping=True,
+            verbose=False,  # no warning about the trained length: going beyond it is what is measured
+        )
+    finally:
+        backend.encode_special_tokens = split_before  # the call leaves it on, for chat markup encoded later too
     return Tokens(encoding["input_ids"], encoding["offset_mapping"])
 
 

@@ -46,6 +46,7 @@ def test_long_documents_are_not_tokenised_whole():
 
     class Watched:
         is_fast = True
+        backend_tokenizer = tokenizer.backend_tokenizer
 
         def __call__(self, text, **options):
             seen.append(len(text))
@@ -59,6 +60,8 @@ def test_special_tokens_in_a_text_are_text():
     tokens = encode(bpe(), "a </s> b <s>")
     assert not {bpe().eos_token_id, bpe().bos_token_id} & set(tokens.ids)
     assert bpe().decode(tokens.ids) == "a </s> b <s>"
+    # ... and markup that is encoded afterwards is still markup.
+    assert bpe().backend_tokenizer.encode("<s>", add_special_tokens=False).ids == [bpe().bos_token_id]
 
 
 def test_slow_tokenizers_are_refused():
@@ -104,6 +107,7 @@ def test_joining_needs_an_end_of_sequence_token():
     class NoEnd:
         is_fast = True
         eos_token_id = None
+        backend_tokenizer = byte_level().backend_tokenizer
 
         def __call__(self, text, **options):
             return byte_level()(text, **options)
