@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import math
 import platform
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import islice
@@ -34,6 +35,8 @@ from longeval.tasks.prompt import shared_ids
 from longeval.tasks.registry import Suite
 from longeval.types import TokenScores
 
+_SMALLEST = 3  # fewer may be no text: a word start or an unscored first token, and the end of a file
+
 
 class PerplexityTask(Task):
     """Losses of a corpus's documents. Scores: `nll` (mean natural-log loss per token), `bits_per_byte`."""
@@ -50,9 +53,9 @@ class PerplexityTask(Task):
         super().__init__(short_name, options)
         self.category = short_name
 
+    @abstractmethod
     def documents(self) -> Iterator[Document]:
         """The corpus's documents in their order. UserError when it is missing or broken."""
-        raise NotImplementedError
 
     def build(
         self, tokenizer: Any, length: int, count: int | None = None, seed: int = 0, *, chat: bool = False
@@ -63,8 +66,8 @@ class PerplexityTask(Task):
         documents were too short up to the next one that is not. `chat` changes nothing: documents are no turns.
         """
         bos = getattr(tokenizer, "bos_token_id", None)
-        if bos is None and length < 2:
-            raise DoesNotFit(2)
+        if length < _SMALLEST:
+            raise DoesNotFit(_SMALLEST)
         found = list(islice(self._reaching(tokenizer, length), self.count if count is None else count))
         if not found:
             raise UserError(

@@ -58,11 +58,11 @@ def text_documents(path: Path, *, unique_ids: bool = False) -> Iterator[Document
             yield Document.of(file.name, _decode(file))
             continue
         for row in _rows(file):
-            identity = row.record.get("id")
-            if unique_ids and identity in seen:
+            name = str(row.record.get("id", row.where))
+            if unique_ids and name in seen:
                 continue
-            seen.add(identity)
-            yield Document.of(row.where if identity is None else str(identity), _text(row))
+            seen.add(name)
+            yield Document.of(name, _text(row))
 
 
 def _decode(file: Path) -> str:

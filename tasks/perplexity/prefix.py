@@ -25,7 +25,7 @@ class Prefix:
     """The first `len(ids)` tokens of a document. `text`: what they stand for, separators as their text.
 
     `bytes`: UTF-8 bytes of that text without the separators, which are no part of the files; `first_bytes`: those of
-    the first token alone. A character that the last token cuts in two counts whole.
+    the first token alone. A character that is cut in two counts whole, and to the second of two tokens.
     """
 
     ids: list[int]
@@ -67,13 +67,19 @@ def document_prefix(tokenizer: Any, document: Document, length: int) -> Prefix |
         tokens = first_tokens(tokenizer, part, length - len(ids))
         if tokens.ids:
             if not ids:
-                first_size = len(part[: tokens.spans[0][1]].encode())
+                first_size = len(part[: _first_end(tokens)].encode())
             ids += tokens.ids
             texts.append(part[: tokens.spans[-1][1]])
             size += len(texts[-1].encode())
         if len(ids) == length:
             return Prefix(ids, "".join(texts), size, first_size)
     return None
+
+
+def _first_end(tokens: Tokens) -> int:
+    """Where the text of the first token ends, less a character that it shares with the second."""
+    ends = [tokens.spans[0][1], *(start for start, _ in tokens.spans[1:2])]
+    return min(ends)
 
 
 def _separator(tokenizer: Any, document: Document) -> int:

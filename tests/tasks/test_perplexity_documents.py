@@ -40,6 +40,12 @@ def test_narrativeqa_rows_repeat_stories(tmp_path):  # T44
     path = jsonl(tmp_path / "s.jsonl", [{"id": "x", "text": "X"}, {"id": "y", "text": "Y"}, {"id": "x", "text": "X"}])
     assert read(documents.text_documents(path, unique_ids=True)) == [("x", ["X"]), ("y", ["Y"])]
     assert len(read(documents.text_documents(path))) == 3
+    jsonl(path, [{"text": "X"}, {"text": "X"}, {"id": 7, "text": "Y"}])
+    assert [name for name, _ in read(documents.text_documents(path, unique_ids=True))] == [
+        f"{path} line 1",
+        f"{path} line 2",
+        "7",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,11 @@ def test_parts_are_joined_by_the_end_of_sequence():
     assert prefix.first_bytes == 1
 
 
+def test_a_character_of_several_tokens_counts_to_the_last_of_them():
+    prefix = document_prefix(byte_level(), Document("d", ["日本"]), 3)
+    assert (prefix.bytes, prefix.first_bytes) == (3, 0)
+
+
 def test_documents_that_are_too_short():
     tokenizer = byte_level()
     assert document_prefix(tokenizer, Document("d", ["abc", "def"]), 8) is None
