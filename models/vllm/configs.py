@@ -1,119 +1,102 @@
 """transformers config classes of fla's three model types, with the names that vLLM looks for.
 
-Keys, defaults and what they mean: fla 0.6.0, `fla/models/*/configuration_*.py`. fla's files name neither head_dim nor,
+What the keys mean is `models/architecture.py`'s business. fla's files name neither head counts as vLLM expects them nor,
 for PaTH and FoX, a longest length: there is none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
+from huggingface_hub import snapshot_download
 from transformers import PretrainedConfig
 
-UNLIMITED = 131_072  # what vLLM is told when a checkpoint names no length; with no --max-model-len it fits memory below this
+from longeval.models.architecture import Architecture, Shapes, read_architecture
+from longeval.models.weights import WEIGHT_FILES, Weights, find_sources
+
+Target = tuple[str, slice]  # a parameter, and the rows of the file's tensor that it takes
+UNLIMITED = 131_072  # vLLM's window for models without a longest length, unless --max-model-len or memory says less
+LONGEST = 2**24  # what --max-model-len may be: the trained window is no limit
 
 
 class FlaConfig(PretrainedConfig):
-    """Keys that the three types share. `paged`: attention runs on this package's own pages."""
+    """Keeps every key of the file as an attribute. `paged`: attention runs on this package's own pages.
 
-    model_type = ""
-    architecture: ClassVar[str]
+    transformers makes every subclass a dataclass, which gets an `__init__` of its own unless it names one.
+    """
+
+    architecture: ClassVar[str] = ""
     paged: ClassVar[bool] = True
-    attribute_map: ClassVar[dict[str, str]] = {"num_attention_heads": "num_heads", "num_key_value_heads": "num_kv_heads"}
 
-    def __init__(
-        self,
-        hidden_size: int = 2048,
-        num_hidden_layers: int = 24,
-        num_heads: int = 32,
-        num_kv_heads: int | None = None,
-        hidden_ratio: float | None = 4,
-        intermediate_size: int | None = None,
-        hidden_act: str = "swish",
-        norm_eps: float = 1e-6,
-        vocab_size: int = 32000,
-        max_position_embeddings: int = UNLIMITED,
-        attnres_block_size: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        self.hidden_size = hidden_size
-        self.num_hidden_layers = num_hidden_layers
-        self.num_heads = num_heads
-        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        self.head_dim = hidden_size // num_heads
-        if intermediate_size is None:
-            intermediate_size = int(hidden_size * (hidden_ratio or 4) * 2 / 3)
-            intermediate_size = -(-intermediate_size // 256) * 256
-        self.intermediate_size = intermediate_size
-        self.hidden_act = hidden_act
-        self.norm_eps = norm_eps
-        self.vocab_size = vocab_size
-        self.max_position_embeddings = max_position_embeddings
-        self.attnres_block_size = attnres_block_size
-        defaults = {"bos_token_id": 1, "eos_token_id": 2, "tie_word_embeddings": False}
-        kwargs.pop("head_dim", None)  # fla ignores the key
-        super().__init__(**{**defaults, **kwargs})
+    def __init__(self, **keys: Any) -> None:
+        arch, _ = read_architecture({**keys, "model_type": self.model_type}, implied_shapes(keys), "config.json")
+        defaults = {"bos_token_id": 1, "eos_token_id": 2, "tie_word_embeddings": arch.tied}
+        super().__init__(**{**defaults, **keys})
+        self.hidden_size = arch.hidden_size
+        self.num_hidden_layers = arch.layers
+        self.num_heads = self.num_attention_heads = arch.heads
+        self.num_kv_heads = self.num_key_value_heads = arch.kv_heads
+        self.head_dim = arch.head_dim
+        self.vocab_size = arch.vocab_size
+        self.max_position_embeddings = arch.trained_length or UNLIMITED
+        self.model_max_length = LONGEST
 
 
 class PathAttentionConfig(FlaConfig):
-    """`path_attn`: PaTH, and PaTH-FoX with `use_forget_gate`."""
+    """PaTH and PaTH-FoX."""
 
     model_type = "path_attn"
     architecture = "PaTHAttentionForCausalLM"
-
-    def __init__(
-        self, use_forget_gate: bool = False, use_w_shortconv: bool = True, use_low_rank_w: bool = True, **kwargs: Any
-    ) -> None:
-        self.use_forget_gate = use_forget_gate
-        self.use_w_shortconv = use_w_shortconv
-        self.use_low_rank_w = use_low_rank_w
-        kwargs["max_position_embeddings"] = UNLIMITED  # fla ignores the key
-        super().__init__(**kwargs)
+    __init__ = FlaConfig.__init__
 
 
 class ForgettingTransformerConfig(FlaConfig):
-    """`forgetting_transformer`: FoX."""
+    """FoX."""
 
     model_type = "forgetting_transformer"
     architecture = "ForgettingTransformerForCausalLM"
-
-    def __init__(
-        self,
-        qkv_bias: bool = False,
-        qk_norm: bool = False,
-        use_output_gate: bool = False,
-        window_size: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        self.qkv_bias = qkv_bias
-        self.qk_norm = qk_norm
-        self.use_output_gate = use_output_gate
-        self.window_size = window_size
-        kwargs["max_position_embeddings"] = UNLIMITED
-        super().__init__(**kwargs)
+    __init__ = FlaConfig.__init__
 
 
 class FlaTransformerConfig(FlaConfig):
-    """`transformer`: LLaMA-like with RoPE."""
+    """LLaMA-like with RoPE."""
 
     model_type = "transformer"
     architecture = "TransformerForCausalLM"
     paged = False
-
-    def __init__(
-        self,
-        qkv_bias: bool = False,
-        qk_norm: bool = False,
-        window_size: int | None = None,
-        rope_theta: float = 10000.0,
-        max_position_embeddings: int = 2048,
-        **kwargs: Any,
-    ) -> None:
-        self.qkv_bias = qkv_bias
-        self.qk_norm = qk_norm
-        self.window_size = window_size
-        self.rope_theta = rope_theta
-        super().__init__(max_position_embeddings=max_position_embeddings, **kwargs)
+    __init__ = FlaConfig.__init__
 
 
 CONFIGS = (PathAttentionConfig, ForgettingTransformerConfig, FlaTransformerConfig)
+
+
+def implied_shapes(keys: Mapping[str, Any]) -> Shapes:
+    """The decisive tensors' shapes as the current fla release writes them for a config."""
+    hidden, heads = keys.get("hidden_size") or 2048, keys.get("num_heads") or 32
+    kv_width = hidden // heads * (keys.get("num_kv_heads") or heads)
+    prefix = "model.layers.0.attn."
+    shapes: dict[str, tuple[int, ...]] = {f"{prefix}f_proj.weight": (heads, hidden)}
+    if keys.get("use_low_rank_w", True):
+        shapes[f"{prefix}w_proj.0.weight"] = (32, hidden)
+    if keys.get("use_w_shortconv", True):
+        shapes[f"{prefix}w_conv1d.weight"] = (kv_width, 1, 3)
+    return shapes
+
+
+def read_checkpoint(config: FlaConfig, model: str, revision: str | None) -> tuple[Architecture, dict[str, list[Target]]]:
+    """The architecture with what only the weights tell, and where each of the file's tensors goes.
+
+    `model`: folder or hub id. Without weight files (`--load-format dummy`) the config alone decides.
+    """
+    folder = Path(model)
+    if not folder.is_dir():
+        folder = Path(snapshot_download(model, revision=revision, allow_patterns=["*.safetensors*", "*.bin*"]))
+    keys = config.to_dict()
+    shapes = Weights(folder).shapes if any((folder / name).is_file() for name in WEIGHT_FILES) else implied_shapes(keys)
+    arch, names = read_architecture(keys, shapes, f"{model}/config.json")
+    targets: dict[str, list[Target]] = {}
+    for parameter, source in find_sources(shapes, names, arch.tied).items():
+        targets.setdefault(source.name, []).append((parameter, slice(*source.rows) if source.rows else slice(None)))
+    return arch, targets

@@ -27,7 +27,7 @@ class PagedLimits(VerifyAndUpdateConfig):
 def unsupported(config: VllmConfig) -> list[str]:
     """Every requested feature that cannot work, by name."""
     parallel, cache, model = config.parallel_config, config.cache_config, config.model_config
-    hf = model.hf_config
+    heads = model.hf_config.num_key_value_heads
     tensor_parallel = parallel.tensor_parallel_size
     cases = {
         "speculative decoding (pages cannot be rolled back)": config.speculative_config is not None,
@@ -41,7 +41,7 @@ def unsupported(config: VllmConfig) -> list[str]:
         "decode context parallelism": parallel.decode_context_parallel_size > 1,
         "prefill context parallelism": parallel.prefill_context_parallel_size > 1,
         "micro-batches (dual batch overlap)": parallel.use_ubatching,
-        f"tensor parallel size {tensor_parallel} (kv heads: {hf.num_kv_heads})": hf.num_kv_heads % tensor_parallel != 0,
+        f"tensor parallel size {tensor_parallel} (kv heads: {heads})": heads % tensor_parallel != 0,
         f"--block-size {cache.block_size} (a page is a multiple of {CHUNK} tokens)": cache.user_specified_block_size
         and cache.block_size % CHUNK != 0,
     }

@@ -20,30 +20,33 @@ from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, 
 from vllm.model_executor.models.utils import AutoWeightsLoader, WeightsMapper, maybe_prefix
 from vllm.sequence import IntermediateTensors
 
+from longeval.models.architecture import Architecture
+from longeval.models.vllm.configs import read_checkpoint
 from longeval.models.vllm.mixers import ForgettingMixer, Mixer, PathMixer, RotaryMixer
 
-MIXERS: dict[str, type[Mixer]] = {
-    "path_attn": PathMixer,
-    "forgetting_transformer": ForgettingMixer,
-    "transformer": RotaryMixer,
-}
+
+def mixer(arch: Architecture) -> type[Mixer]:
+    """What stands in a block's place of attention."""
+    if arch.path is not None:
+        return PathMixer
+    return ForgettingMixer if arch.gate is not None else RotaryMixer
 
 
 class GatedMlp(nn.Module):
     """down(SiLU(gate(x)) * up(x))."""
 
-    def __init__(self, vllm_config: VllmConfig, prefix: str) -> None:
+    def __init__(self, arch: Architecture, vllm_config: VllmConfig, prefix: str) -> None:
         super().__init__()
-        config, quant = vllm_config.model_config.hf_config, vllm_config.quant_config
+        quant = vllm_config.quant_config
         self.gate_up_proj = MergedColumnParallelLinear(
-            config.hidden_size,
-            [config.intermediate_size] * 2,
+            arch.hidden_size,
+            [arch.intermediate_size] * 2,
             bias=False,
             quant_config=quant,
             prefix=f"{prefix}.gate_up_proj",
         )
         self.down_proj = RowParallelLinear(
-            config.intermediate_size, config.hidden_size, bias=False, quant_config=quant, prefix=f"{prefix}.down_proj"
+            arch.intermediate_size, arch.hidden_size, bias=False, quant_config=quant, prefix=f"{prefix}.down_proj"
         )
         self.act = SiluAndMul()
 
@@ -55,13 +58,12 @@ class GatedMlp(nn.Module):
 class Block(nn.Module):
     """x + mixer(norm x), then x + mlp(norm x); the residual is carried beside x so that sum and norm are one kernel."""
 
-    def __init__(self, vllm_config: VllmConfig, prefix: str) -> None:
+    def __init__(self, arch: Architecture, vllm_config: VllmConfig, prefix: str) -> None:
         super().__init__()
-        config = vllm_config.model_config.hf_config
-        self.attn_norm = RMSNorm(config.hidden_size, eps=config.norm_eps)
-        self.attn = MIXERS[config.model_type](vllm_config, f"{prefix}.attn")
-        self.mlp_norm = RMSNorm(config.hidden_size, eps=config.norm_eps)
-        self.mlp = GatedMlp(vllm_config, f"{prefix}.mlp")
+        self.attn_norm = RMSNorm(arch.hidden_size, eps=arch.norm_eps)
+        self.attn = mixer(arch)(arch, vllm_config, f"{prefix}.attn")
+        self.mlp_norm = RMSNorm(arch.hidden_size, eps=arch.norm_eps)
+        self.mlp = GatedMlp(arch, vllm_config, f"{prefix}.mlp")
 
     def forward(self, positions: Tensor, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
         if residual is None:
@@ -78,14 +80,13 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     """Embeddings, blocks and the final norm, by fla's names."""
 
-    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+    def __init__(self, *, vllm_config: VllmConfig, arch: Architecture, prefix: str = "") -> None:
         super().__init__()
-        config = vllm_config.model_config.hf_config
-        self.embeddings = VocabParallelEmbedding(config.vocab_size, config.hidden_size)
+        self.embeddings = VocabParallelEmbedding(arch.vocab_size, arch.hidden_size)
         self.layers = nn.ModuleList(
-            Block(vllm_config, f"{prefix}.layers.{index}") for index in range(config.num_hidden_layers)
+            Block(arch, vllm_config, f"{prefix}.layers.{index}") for index in range(arch.layers)
         )
-        self.norm = RMSNorm(config.hidden_size, eps=config.norm_eps)
+        self.norm = RMSNorm(arch.hidden_size, eps=arch.norm_eps)
 
     def forward(
         self,
@@ -103,27 +104,30 @@ class Decoder(nn.Module):
 
 
 class FlaForCausalLM(nn.Module):
-    """What vLLM calls. Refuses, by name, config keys that change results and are not implemented."""
+    """What vLLM calls."""
 
     hf_to_vllm_mapper: ClassVar[WeightsMapper] = WeightsMapper(
         orig_to_new_stacked={
             ".attn.q_proj": (".attn.qkv_proj", "q"),
             ".attn.k_proj": (".attn.qkv_proj", "k"),
             ".attn.v_proj": (".attn.qkv_proj", "v"),
-            ".gate_proj": (".gate_up_proj", 0),
-            ".up_proj": (".gate_up_proj", 1),
+            ".mlp.gate_proj": (".mlp.gate_up_proj", 0),
+            ".mlp.up_proj": (".mlp.gate_up_proj", 1),
         }
     )
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
-        config = vllm_config.model_config.hf_config
-        self.config = config
-        self.model = Decoder(vllm_config=vllm_config, prefix=maybe_prefix(prefix, "model"))
-        self.lm_head = ParallelLMHead(config.vocab_size, config.hidden_size, prefix=maybe_prefix(prefix, "lm_head"))
-        if config.tie_word_embeddings:
+        model = vllm_config.model_config
+        self.config = model.hf_config
+        arch, self._targets = read_checkpoint(model.hf_config, model.model, model.revision)
+        if arch.activation != "swish":
+            raise ValueError(f"longeval's vLLM models have no activation {arch.activation!r}; the torch backend has it")
+        self.model = Decoder(vllm_config=vllm_config, arch=arch, prefix=maybe_prefix(prefix, "model"))
+        self.lm_head = ParallelLMHead(arch.vocab_size, arch.hidden_size, prefix=maybe_prefix(prefix, "lm_head"))
+        if arch.tied:
             self.lm_head = self.lm_head.tie_weights(self.model.embeddings)
-        self.logits_processor = LogitsProcessor(config.vocab_size)
+        self.logits_processor = LogitsProcessor(arch.vocab_size)
 
     def embed_input_ids(self, input_ids: Tensor) -> Tensor:
         return self.model.embeddings(input_ids)
@@ -141,8 +145,11 @@ class FlaForCausalLM(nn.Module):
         return self.logits_processor(self.lm_head, hidden_states)
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
-        loader = AutoWeightsLoader(self)
-        return loader.load_weights(weights, mapper=self.hf_to_vllm_mapper)
+        """vLLM reads every weight file that lies in the folder; the checkpoint's own tensors are taken."""
+        own = (
+            (parameter, tensor[rows]) for name, tensor in weights for parameter, rows in self._targets.get(name, ())
+        )
+        return AutoWeightsLoader(self).load_weights(own, mapper=self.hf_to_vllm_mapper)
 
 
 class PaTHAttentionForCausalLM(FlaForCausalLM):
