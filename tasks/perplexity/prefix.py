@@ -17,7 +17,7 @@ from longeval.tasks.perplexity.documents import Document
 
 _BOUNDARY = re.compile(r"(?<=\S) (?=\S)")
 _MARGIN = 1024  # characters between the last token used and the cut
-_CHARACTERS_PER_TOKEN = 5
+_FIRST = 8192  # characters tokenised to learn how many a token has
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class Prefix:
 
 def first_tokens(tokenizer: Any, text: str, count: int) -> Tokens:
     """The first `count` tokens of `text` (all when it has fewer): `encode(tokenizer, text).first(count)`, cheaper."""
-    size = _CHARACTERS_PER_TOKEN * count + _MARGIN
+    size = _FIRST
     while True:
         cut = _cut(text, size)
         tokens = encode(tokenizer, text[:cut])
         if cut == len(text) or (len(tokens.ids) >= count and tokens.spans[count - 1][1] <= cut - _MARGIN):
             return tokens.first(count)
-        size = max(2 * size, cut + 1)
+        size = cut + _MARGIN + max(0, count - len(tokens.ids)) * cut // max(1, len(tokens.ids))
 
 
 def _cut(text: str, size: int) -> int:
