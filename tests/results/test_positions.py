@@ -219,14 +219,15 @@ def test_the_plot_says_which_curve_it_shows(tmp_path, curves, monkeypatch):  # T
 
 def test_terminal_plot(curves):
     shown = text(terminal_plot(curves, "perplexity/kjv", 2048, width=70, height=18))
-    assert "perplexity/kjv" in shown
-    assert "moving average of 101 positions" in shown
-    assert "path (n = 2)" in shown
-    assert "trained length 2,048" in shown
-    assert max(map(len, shown.splitlines())) <= 120
-    assert len(shown.splitlines()) <= 20
+    heading, legend, *picture = shown.rstrip().splitlines()
+    assert heading == "perplexity/kjv · loss per token (nats), moving average of 101 positions"
+    assert legend == "⣤ path (n = 2)   ⣤ rope (n = 1)   ┊ trained length 2,048"
+    assert sum("┊" in line for line in picture) > 10
+    assert max(map(len, picture)) <= 70
+    assert len(picture) <= 18
     alone = text(terminal_plot({"path": curves["path"]}, "t", width=70, height=18))
     assert "trained length" not in alone
+    assert "trained length" not in text(terminal_plot(curves, "t", 8192))  # beyond the curves
     assert "rope" not in alone
 
 
