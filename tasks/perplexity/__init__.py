@@ -46,12 +46,9 @@ class PerplexityTask(Task):
     percent = False
     version = "1"
     metric = "nll"
+    category = "documents"
     lengths = (65536,)
     count = 100
-
-    def __init__(self, short_name: str, options: TaskOptions) -> None:
-        super().__init__(short_name, options)
-        self.category = short_name
 
     @abstractmethod
     def documents(self) -> Iterator[Document]:
