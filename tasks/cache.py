@@ -9,10 +9,10 @@ built again. When all entries exceed the limit ($LONGEVAL_CACHE_GB, 10 by defaul
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shutil
-import zipfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -29,6 +29,7 @@ from longeval.tasks.base import Sample, Shot, Task
 from longeval.tasks.prompt import Prompter, shared_ids
 
 _FORMAT = 1
+_CHECKSUM = 16  # bytes
 _HASHES: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
@@ -108,13 +109,13 @@ def _stop(segment: Path) -> int:
 
 def _longest_segment(entry: Path, start: int) -> Path | None:
     """The file of samples from `start` on; the one that reaches furthest when there are several."""
-    return max(entry.glob(f"{start}-*.npz"), key=_stop, default=None)
+    return max(entry.glob(f"{start}-*.samples"), key=_stop, default=None)
 
 
 def _store(entry: Path, start: int, stop: int, samples: Sequence[Sample]) -> None:
     try:
         entry.mkdir(parents=True, exist_ok=True)
-        write_segment(entry / f"{start}-{stop}.npz", samples)
+        write_segment(entry / f"{start}-{stop}.samples", samples)
         _shrink(keep=entry)
     except OSError as error:
         where = f"the cache {cache_dir()} ({error.strerror})"
@@ -150,7 +151,7 @@ def _shrink(keep: Path) -> None:
             excess -= size
 
 
-# ---- one segment: the samples as compressed JSON lines, their ids as one array
+# ---- one segment: a checksum, then the samples as compressed JSON lines and their ids as one array
 
 
 def write_segment(path: Path, samples: Sequence[Sample]) -> None:
@@ -162,25 +163,40 @@ def write_segment(path: Path, samples: Sequence[Sample]) -> None:
         if json.loads(json.dumps(sample.meta)) != sample.meta:
             raise TypeError(f"{sample.id}: meta is not plain JSON")
         rows.append(json.dumps(row))
-    ids = np.concatenate([np.zeros(0, np.int32), *(np.asarray(sample.ids, np.int32) for sample in samples)])
-    lengths = np.asarray([len(sample.ids) for sample in samples], np.int64)
-    text = np.frombuffer(zlib.compress("\n".join(rows).encode(), level=1), np.uint8)
+    content = io.BytesIO()
+    np.savez(
+        content,
+        ids=np.concatenate([np.zeros(0, np.int32), *(np.asarray(sample.ids, np.int32) for sample in samples)]),
+        lengths=np.asarray([len(sample.ids) for sample in samples], np.int64),
+        rows=np.frombuffer(zlib.compress("\n".join(rows).encode(), level=1), np.uint8),
+    )
     partial = path.with_name(f"{path.stem}.{os.getpid()}.part")
     with partial.open("wb") as file:
-        np.savez(file, ids=ids, lengths=lengths, rows=text)
+        file.write(_checksum(content.getbuffer()))
+        file.write(content.getbuffer())
     partial.replace(path)
 
 
 def read_segment(path: Path) -> list[Sample] | None:
     """The samples of a segment; None when the file is damaged or gone."""
     try:
-        with np.load(path) as arrays:
-            ids, lengths, text = arrays["ids"], arrays["lengths"], arrays["rows"]
-        rows = zlib.decompress(text.tobytes()).decode().split("\n") if len(lengths) else []
-        parts = np.split(ids, np.cumsum(lengths)[:-1]) if len(lengths) else []
-        return [_sample(json.loads(row), part.tolist()) for row, part in zip(rows, parts, strict=True)]
-    except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error):
+        whole = memoryview(path.read_bytes())
+    except OSError:
         return None
+    checksum, content = whole[:_CHECKSUM], whole[_CHECKSUM:]
+    if checksum != _checksum(content):
+        return None
+    with np.load(io.BytesIO(content)) as arrays:
+        ids, lengths, text = arrays["ids"], arrays["lengths"], arrays["rows"]
+    if not len(lengths):
+        return []
+    rows = zlib.decompress(text.tobytes()).decode().split("\n")
+    parts = np.split(ids, np.cumsum(lengths)[:-1])
+    return [_sample(json.loads(row), part.tolist()) for row, part in zip(rows, parts, strict=True)]
+
+
+def _checksum(content: memoryview) -> bytes:
+    return hashlib.blake2b(content, digest_size=_CHECKSUM).digest()
 
 
 def _sample(row: dict[str, Any], ids: list[int]) -> Sample:

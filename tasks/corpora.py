@@ -68,7 +68,9 @@ class Corpus:
             partial.replace(target)
         except Exception as error:  # whatever the hub client raises, the user needs the same answer
             first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise UserError(f"corpus {self.name!r} not found and not fetched ({first_line}); {self.remedy()}") from error
+            raise UserError(
+                f"corpus {self.name!r} not found and not fetched ({first_line}); {self.remedy()}"
+            ) from error
         return target
 
     def digest(self, data_dir: Path | None = None) -> str:

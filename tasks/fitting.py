@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
+from longeval.errors import UserError
 from longeval.tasks.base import DoesNotFit, Shot
 from longeval.tasks.prompt import Prompter
 
@@ -73,11 +74,13 @@ class Draft(ABC):
     """A sample whose haystack size is still open. Everything drawn at random is drawn before the size is known,
     or from a generator of its own, so that the sample at a given size does not depend on which sizes were tried.
 
-    `smallest`, `largest`: sizes in units of the haystack (lines, words, documents).
+    `smallest`, `largest`: sizes in units of the haystack (lines, words, documents). `shortage`: what to tell the user
+    when even the largest fits; None where `largest` is only more than can fit.
     """
 
     smallest: int
     largest: int
+    shortage: str | None = None
 
     @abstractmethod
     def haystack_tokens(self, size: int) -> int:
@@ -90,24 +93,27 @@ class Draft(ABC):
 
 @dataclass
 class _Fit:
-    """Progress of one draft. `size`, `rendered`, `ids`: the largest proved to fit; `excess`: the least proved not to;
-    `tried`: the last size proved, with its tokens, from which the next one is guessed."""
+    """Progress of one draft. `size`, `rendered`, `ids`: the largest proved to fit; `excess`: the smallest proved not
+    to, with its tokens (None before one is)."""
 
     draft: Draft
     size: int
     rendered: Rendered
     ids: list[int]
-    excess: int
-    tried: tuple[int, int]
+    excess: tuple[int, int] | None = None
 
     def next_size(self, budget: int) -> int:
         """The size to prove next: the largest that should fit; `self.size` when no larger one should."""
-        size, tokens = self.tried
-        room = budget - tokens + self.draft.haystack_tokens(size)
-        low, high = self.size, self.excess
+        estimate = self.draft.haystack_tokens
+        room = float(budget - len(self.ids))
+        low, high = self.size, self.draft.largest + 1
+        if self.excess:  # what was proved at both ends corrects the estimate between them
+            high, tokens = self.excess
+            room *= (estimate(high) - estimate(low)) / (tokens - len(self.ids))
+        most = estimate(low) + room
         while high - low > 1:
             middle = (low + high) // 2
-            if self.draft.haystack_tokens(middle) <= room:
+            if estimate(middle) <= most:
                 low = middle
             else:
                 high = middle
@@ -115,9 +121,8 @@ class _Fit:
 
     def proved(self, size: int, rendered: Rendered, ids: list[int], budget: int) -> None:
         """Takes note of what the prompt of `size` turned out to be."""
-        self.tried = size, len(ids)
         if len(ids) > budget:
-            self.excess = size
+            self.excess = size, len(ids)
         else:
             self.size, self.rendered, self.ids = size, rendered, ids
 
@@ -132,7 +137,7 @@ def fit(prompter: Prompter, drafts: Sequence[Draft], budget: int, answer: int) -
     if (needed := max(map(len, encoded), default=0)) > budget:
         raise DoesNotFit(needed + answer)
     fits = [
-        _Fit(draft, draft.smallest, rendered, ids, draft.largest + 1, (draft.smallest, len(ids)))
+        _Fit(draft, draft.smallest, rendered, ids)
         for draft, rendered, ids in zip(drafts, smallest, encoded, strict=True)
     ]
     for _ in range(_ROUNDS):
@@ -142,6 +147,9 @@ def fit(prompter: Prompter, drafts: Sequence[Draft], budget: int, answer: int) -
         rendered = [fit.draft.render(size) for fit, size in trials]
         for (fit, size), text, ids in zip(trials, rendered, _encode(prompter, rendered), strict=True):
             fit.proved(size, text, ids, budget)
+    for fit in fits:
+        if fit.size == fit.draft.largest and fit.draft.shortage:
+            raise UserError(fit.draft.shortage)
     return [(fit.rendered, fit.ids) for fit in fits]
 
 

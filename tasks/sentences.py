@@ -33,8 +33,8 @@ def sentence_spans(text: str, *, trained: bool = True) -> list[tuple[int, int]]:
     """Half-open character ranges of the sentences of `text`, in order; whitespace between them belongs to none.
 
     Not `trained`: as NLTK's bare `PunktSentenceTokenizer()`, which has learnt no abbreviation ("Dr." ends a sentence).
-    A boundary depends only on the words next to it, so the sentences of a text cut between two words are those of the
-    whole text, the last one cut.
+    A boundary depends only on the words next to it: the sentences of a text cut between two words are those of the
+    whole text, save that the last one, where it ends in several marks, may come apart.
     """
     return list(_realigned(text, list(_raw_spans(text, _english() if trained else _UNTRAINED))))
 

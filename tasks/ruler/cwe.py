@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from longeval.errors import UserError
 from longeval.tasks.base import Shot
 from longeval.tasks.fitting import Draft, Rendered, piece_costs
 from longeval.tasks.prompt import Prompter
@@ -67,6 +66,8 @@ class WordsDraft(Draft):
         every = word_list()
         self.words = sample_rng(f"{sample_id}/words").sample(every, min(most, len(every)))
         self.largest = len(self.words)
+        if self.largest == len(every):
+            self.shortage = f"cwe needs more than its {len(every):,} words to fill this length; choose a shorter one"
         items = self._items(self.largest)
         numbers = piece_costs(prompter, after="a").of([f" {number}." for number in range(1, items + 1)])
         words = piece_costs(prompter, after=".").of([f" {word}" for word in self.words])
@@ -74,8 +75,6 @@ class WordsDraft(Draft):
         words[CWE_COMMON:] *= self.repeats.other
         self._numbers = np.concatenate([[0], np.cumsum(numbers)])
         self._words = np.concatenate([[0], np.cumsum(words)])
-        if len(every) < most and self.haystack_tokens(self.largest) <= budget:
-            raise UserError(f"cwe needs more than its {len(every):,} words to fill this length; choose a shorter one")
 
     def _items(self, size: int) -> int:
         return CWE_COMMON * self.repeats.common + (size - CWE_COMMON) * self.repeats.other

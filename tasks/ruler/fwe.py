@@ -15,7 +15,6 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from longeval.tasks.base import DoesNotFit
 from longeval.tasks.fitting import Draft, Rendered, piece_costs
 from longeval.tasks.prompt import Prompter
 from longeval.tasks.rng import sample_rng
@@ -50,7 +49,8 @@ class CodedDraft(Draft):
     smallest = SMALLEST
 
     def __init__(self, sample_id: str, prompter: Prompter, budget: int) -> None:
-        self.vocabulary = vocabulary(sample_rng(sample_id), budget // protocol.FWE_TOKENS_PER_WORD)
+        entries = max(budget // protocol.FWE_TOKENS_PER_WORD, 1 + FWE_ANSWERS)
+        self.vocabulary = vocabulary(sample_rng(sample_id), entries)
         self._shares = shares(len(self.vocabulary))
         self._costs = piece_costs(prompter, after="a").once([f" {word}" for word in self.vocabulary])
         self.largest = max(self.smallest, 2 * budget)  # a word is a token at least, and six tenths of W are noise
@@ -81,7 +81,4 @@ class FrequentWords(RulerTask):
     category = "aggregation"
 
     def drafts(self, prompter: Prompter, length: int, budget: int, cell: str, indices: range) -> Sequence[Draft]:
-        least = (1 + FWE_ANSWERS) * protocol.FWE_TOKENS_PER_WORD
-        if budget < least:
-            raise DoesNotFit(least + FWE.tokens)
         return [CodedDraft(f"{cell}/{index}", prompter, budget) for index in indices]

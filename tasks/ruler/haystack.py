@@ -7,6 +7,7 @@ single spaces: where a sentence ends inside a word (`so?(see` ) a space comes in
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, pairwise, zip_longest
 from typing import Any
@@ -24,37 +25,31 @@ _BLOCK = 8192  # words counted at a time
 
 
 class Prose:
-    """`text`: words and sentences joined by single spaces. `word_ends`: int [words + 1], characters of the first n
-    words; `starts`, `ends`: int [sentences], where each sentence begins and ends in `text`."""
+    """Words as one text, in which any number of first words can be taken as sentences.
+
+    `text`: its sentences joined by single spaces; `starts`, `ends`: int [sentences], where each begins and ends there.
+    `word_ends`: int [words + 1], how many characters of `text` the first n words are.
+    """
 
     def __init__(self, words: Sequence[str]) -> None:
-        plain = " ".join(words)
-        spans = np.asarray(sentence_spans(plain), np.int64)
+        self._plain = " ".join(words)
+        spans = np.asarray(sentence_spans(self._plain), np.int64)
         starts, ends = spans[:, 0], spans[:, 1]
+        word_ends = np.maximum(np.cumsum([0, *(len(word) + 1 for word in words)]) - 1, 0)
         inside = starts[1:][starts[1:] == ends[:-1]]  # boundaries within a word, each widened by a space
-        word_ends = np.cumsum([0, *(len(word) + 1 for word in words)]) - 1
-        self.text = " ".join([plain[start:end] for start, end in spans.tolist()])
-        self.word_ends = np.maximum(word_ends + np.searchsorted(inside, word_ends, "left"), 0)
+        self._plain_starts, self._plain_word_ends = starts, word_ends
+        self.text = " ".join([self._plain[start:end] for start, end in spans.tolist()])
         self.starts = starts + np.searchsorted(inside, starts, "right")
         self.ends = ends + np.searchsorted(inside, ends, "left")
+        self.word_ends = word_ends + np.searchsorted(inside, word_ends, "left")
         self._tokens: WeakKeyDictionary[Any, npt.NDArray[np.int64]] = WeakKeyDictionary()
 
-    def sentences(self, words: int) -> int:
-        """How many sentences the first `words` words have, the last one possibly cut."""
-        return int(np.searchsorted(self.starts, self.word_ends[words], "left"))
-
-    def with_needles(self, words: int, needles: Sequence[str], places: Sequence[int]) -> str:
-        """The first `words` words with a needle before each of the sentences `places` (ascending), all joined by
-        single spaces: an empty stretch of haystack still has its space."""
-        edges = [0, *places, self.sentences(words)]
-        stretches = [self._stretch(first, last, words) for first, last in pairwise(edges)]
-        return " ".join(part for part in chain(*zip_longest(stretches, needles)) if part is not None)
-
-    def _stretch(self, first: int, last: int, words: int) -> str:
-        """Sentences `first` to `last` - 1 as one text."""
-        if first == last:
-            return ""
-        return self.text[self.starts[first] : min(self.ends[last - 1], self.word_ends[words])]
+    def first(self, words: int) -> Sentences:
+        """The sentences of the first `words` words."""
+        whole = int(np.searchsorted(self._plain_starts, self._plain_word_ends[words], "left")) - 1
+        last = self._plain[self._plain_starts[whole] : self._plain_word_ends[words]]
+        # Cut here, the last sentence can come apart (`No!` and `!` when no word follows).
+        return Sentences(self, whole, [last[start:end] for start, end in sentence_spans(last)])
 
     def tokens(self, prompter: Prompter, budget: int) -> npt.NDArray[np.int64]:
         """int64 [n + 1]: tokens of the first 0 ... n words, as far as needed to exceed `budget` (or to the end)."""
@@ -66,6 +61,31 @@ class Prose:
             known = np.concatenate([known, known[-1] + np.cumsum(costs.of(pieces))])
         self._tokens[prompter.tokenizer] = known
         return known
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """The first `whole` sentences of `prose`, then those of `tail`."""
+
+    prose: Prose
+    whole: int
+    tail: list[str]
+
+    def __len__(self) -> int:
+        return self.whole + len(self.tail)
+
+    def with_needles(self, needles: Sequence[str], places: Sequence[int]) -> str:
+        """All sentences with a needle before each of `places` (ascending), joined by single spaces; an empty stretch
+        between two needles still has its space."""
+        stretches = [self._stretch(first, last) for first, last in pairwise([0, *places, len(self)])]
+        return " ".join(part for part in chain(*zip_longest(stretches, needles)) if part is not None)
+
+    def _stretch(self, first: int, last: int) -> str:
+        """Sentences `first` to `last` - 1."""
+        end, parts = min(last, self.whole), []
+        if first < end:
+            parts.append(self.prose.text[self.prose.starts[first] : self.prose.ends[end - 1]])
+        return " ".join(parts + self.tail[max(first - self.whole, 0) : max(last - self.whole, 0)])
 
 
 @lru_cache(maxsize=4)

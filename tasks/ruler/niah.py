@@ -135,10 +135,10 @@ class EssayDraft(NeedleDraft):
         return int(self.tokens[size])
 
     def render(self, size: int) -> Rendered:
-        sentences = self.prose.sentences(size)
-        places = [int(sentences * (depth / 100)) for depth in self.depths]
-        context = self.prose.with_needles(size, self.needles, places)
-        return self.about(context, {"words": size, "sentences": sentences, "depths": self.depths})
+        sentences = self.prose.first(size)
+        places = [int(len(sentences) * (depth / 100)) for depth in self.depths]
+        context = sentences.with_needles(self.needles, places)
+        return self.about(context, {"words": size, "sentences": len(sentences), "depths": self.depths})
 
 
 class NiahTask(RulerTask):
