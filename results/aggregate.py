@@ -1,9 +1,9 @@
 """From rows to scores: cells task × length, category means, suite averages.
 
-A cell's denominator is every finished sample, failed and empty ones included (they score 0 where scores lie in
-[0, 1]; a loss has no such value, so a failed document is left out of the mean and counted). Means are in the task's own
-scale, fractions for tasks and natural logarithms for losses. Standard errors are s / √n with s from n − 1; an average
-of k means has √(Σ se²) / k. None stands for "cannot be computed", never a number.
+A cell's denominator is every finished sample, failed and empty ones included. A sample failed when it has an error or a
+score that is no finite number: it scores 0 where scores lie in [0, 1]; a loss has no such value, so a failed document
+is left out of the mean, and counted. Means are in the task's own scale, fractions for tasks and natural logarithms for
+losses; `statistics` says how standard errors and intervals are made. None stands for "cannot be computed".
 """
 
 from __future__ import annotations
@@ -14,32 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from longeval.results.statistics import Mean
 from longeval.results.store import Row, RunFolder, write_json
-
-
-@dataclass(frozen=True)
-class Mean:
-    """A mean with its standard error (None when fewer than two values, or one of its parts, cannot give one)."""
-
-    value: float | None
-    standard_error: float | None
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Mean:
-        if not values:
-            return cls(None, None)
-        error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-        return cls(statistics.fmean(values), error)
-
-    @classmethod
-    def over(cls, means: Sequence[Mean]) -> Mean:
-        """The plain mean of independent means."""
-        values = [mean.value for mean in means if mean.value is not None]
-        if not values or len(values) < len(means):
-            return cls(None, None)
-        errors = [mean.standard_error for mean in means if mean.standard_error is not None]
-        error = math.sqrt(sum(e * e for e in errors)) / len(means) if len(errors) == len(means) else None
-        return cls(statistics.fmean(values), error)
 
 
 @dataclass(frozen=True)
@@ -54,7 +30,7 @@ class Cell:
     length: int
     planned: int
     n: int = 0
-    mean: Mean = Mean(None, None)
+    mean: Mean = field(default_factory=Mean)
     scores: dict[str, float] = field(default_factory=dict)
     errors: int = 0
     empty: int = 0
@@ -100,41 +76,80 @@ class Scores:
 
 def aggregate(manifest: Mapping[str, Any], rows: Iterable[Row]) -> Scores:
     """Scores of a run from its manifest (which cells were planned, which suites they belong to) and its rows."""
-    by_cell: dict[tuple[str, int], list[Row]] = {}
-    for row in rows:
-        by_cell.setdefault((row.task, row.length), []).append(row)
+    by_cell = rows_by_cell(rows)
     info = manifest["info"]
     bounded = {task["name"]: task["percent"] for suite in info["suites"] for task in suite["tasks"]}
-    cells = [_cell(plan, by_cell.get((plan["task"], plan["length"]), []), bounded[plan["task"]]) for plan in info["cells"]]
-    categories, averages, summaries = [], [], {}
+    cells = [
+        _cell(plan, by_cell.get((plan["task"], plan["length"]), []), bounded[plan["task"]]) for plan in info["cells"]
+    ]
+    scores = combine(info["suites"], cells)
     for suite in info["suites"]:
+        if summary := scores.summaries.get(suite["name"]):
+            points = {point.length: point for point in headline(suite, scores)}
+            summary["mean_over_lengths"] = _mean_over_lengths(suite, points, by_cell)
+    return scores
+
+
+def combine(suites: Iterable[Mapping[str, Any]], cells: list[Cell]) -> Scores:
+    """Every average that follows from `cells` by the definitions in `suites`.
+
+    What needs samples is left out: the standard errors of means over lengths.
+    """
+    categories, averages = [], []
+    for suite in suites:
         suite_cells = [cell for cell in cells if cell.task.startswith(suite["name"] + "/")]
         categories += _category_means(suite, suite_cells)
-        suite_averages = [a for average in suite["averages"] for a in _averages(suite, average, suite_cells)]
-        averages += suite_averages
-        if suite.get("effective_threshold") is not None:
-            summaries[suite["name"]] = _length_summary(suite, suite_averages)
-    return Scores(cells, categories, averages, summaries)
+        averages += [a for average in suite["averages"] for a in _averages(suite, average, suite_cells)]
+    scores = Scores(cells, categories, averages)
+    for suite in suites:
+        if suite.get("effective_threshold") is not None and (points := headline(suite, scores)):
+            scores.summaries[suite["name"]] = _length_summary(suite["effective_threshold"], points)
+    return scores
+
+
+def headline(suite: Mapping[str, Any], scores: Scores) -> list[SuiteAverage]:
+    """The suite's first average at every length where it has a value; a suite without averages has none."""
+    names = [average["name"] for average in suite["averages"][:1]]
+    return [a for a in scores.averages if a.suite == suite["name"] and a.name in names and a.mean.value is not None]
+
+
+def rows_by_cell(rows: Iterable[Row]) -> dict[tuple[str, int], list[Row]]:
+    """The rows of every task and length."""
+    cells: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        cells.setdefault((row.task, row.length), []).append(row)
+    return cells
+
+
+def counted_score(row: Row, bounded: bool) -> float | None:
+    """What `row` adds to its cell's mean: its score; for a failed sample 0 where scores are `bounded`, else nothing."""
+    if failed(row):
+        return 0.0 if bounded else None
+    return row.score
+
+
+def failed(row: Row) -> bool:
+    """Whether the sample has no score that is a number."""
+    return row.score is None or not math.isfinite(row.score)
 
 
 def _cell(plan: Mapping[str, Any], rows: Sequence[Row], bounded: bool) -> Cell:
     if not plan["fits"]:
         return Cell(plan["task"], plan["length"], plan["planned"], fits=False, smallest=plan["smallest"])
-    failed = [row for row in rows if row.score is None]
-    scored = [row for row in rows if row.score is not None]
-    values = [row.score for row in scored if row.score is not None] + ([0.0] * len(failed) if bounded else [])
-    names = dict.fromkeys(name for row in scored for name in row.scores)
+    counted = (counted_score(row, bounded) for row in rows)
+    values = [value for value in counted if value is not None]
+    scored = [row for row in rows if not failed(row)]
     return Cell(
         task=plan["task"],
         length=plan["length"],
         planned=plan["planned"],
         n=len(rows),
-        mean=Mean.of(values),
+        mean=Mean.of(values, bounded),
         scores={
-            name: sum(row.scores.get(name, 0.0) for row in scored) / (len(rows) if bounded else len(scored))
-            for name in names
+            name: math.fsum(row.scores.get(name, 0.0) for row in scored) / len(values)
+            for name in dict.fromkeys(name for row in scored for name in row.scores)
         },
-        errors=len(failed),
+        errors=len(rows) - len(scored),
         empty=sum(row.prediction is not None and not row.prediction.strip() for row in rows),
         cut=sum(row.finish_reason == "length" for row in rows),
         truncated=sum(row.truncated for row in rows),
@@ -145,6 +160,10 @@ def _lengths(cells: Iterable[Cell]) -> list[int]:
     return sorted({cell.length for cell in cells})
 
 
+def _bounded(suite: Mapping[str, Any]) -> bool:
+    return all(task["percent"] for task in suite["all_tasks"])
+
+
 def _category_means(suite: Mapping[str, Any], cells: Sequence[Cell]) -> list[SuiteAverage]:
     members: dict[str, list[str]] = {}
     for task in suite["all_tasks"]:
@@ -152,55 +171,84 @@ def _category_means(suite: Mapping[str, Any], cells: Sequence[Cell]) -> list[Sui
     if len(members) < 2:
         return []
     return [
-        _plain(suite["name"], category, length, names, cells)
+        _average(suite, category, length, dict.fromkeys(names, 1.0), cells)
         for length in _lengths(cells)
         for category, names in members.items()
     ]
 
 
-def _plain(suite: str, name: str, length: int, members: Sequence[str], cells: Sequence[Cell]) -> SuiteAverage:
-    means = [c.mean for c in cells if c.length == length and c.task in members and c.mean.value is not None]
-    return SuiteAverage(suite, name, length, Mean.over(means), len(means), len(members))
+def _average(
+    suite: Mapping[str, Any], name: str, length: int, weights: Mapping[str, float], cells: Iterable[Cell]
+) -> SuiteAverage:
+    """The average at `length` of those tasks in `weights` that have a mean there."""
+    there = [c for c in cells if c.length == length and c.task in weights and c.mean.value is not None]
+    mean = Mean.over([cell.mean for cell in there], [weights[cell.task] for cell in there], _bounded(suite))
+    return SuiteAverage(suite["name"], name, length, mean, len(there), len(weights))
 
 
 def _averages(suite: Mapping[str, Any], average: Mapping[str, Any], cells: Sequence[Cell]) -> list[SuiteAverage]:
-    chosen = [f"{suite['name']}/{short}" for short in average["members"]]
-    members = [task for task in suite["all_tasks"] if not chosen or task["name"] in chosen]
-    names = [task["name"] for task in members]
     result = []
     for length in _lengths(cells):
-        plain = _plain(suite["name"], average["name"], length, names, cells)
-        if average["over"] == "categories":
-            categories = dict.fromkeys(task["category"] for task in members)
-            parts = [
-                _plain("", category, length, [t["name"] for t in members if t["category"] == category], cells).mean
-                for category in categories
-            ]
-            mean = Mean.over([part for part in parts if part.value is not None])
-            plain = SuiteAverage(suite["name"], average["name"], length, mean, plain.tasks, plain.of)
-        result.append(plain)
+        present = {cell.task for cell in cells if cell.length == length and cell.mean.value is not None}
+        weights = average_weights(suite, average, present)
+        result.append(_average(suite, average["name"], length, weights, cells))
     return result
 
 
-def _length_summary(suite: Mapping[str, Any], averages: Sequence[SuiteAverage]) -> dict[str, Any]:
+def average_weights(suite: Mapping[str, Any], average: Mapping[str, Any], present: set[str]) -> dict[str, float]:
+    """The weight of every member task of an average when the tasks `present` have a mean.
+
+    Over tasks: equal. Over categories: a task shares its category's weight with the others of it that are present.
+    """
+    chosen = [f"{suite['name']}/{short}" for short in average["members"]]
+    members = {task["name"]: task["category"] for task in suite["all_tasks"] if not chosen or task["name"] in chosen}
+    if average["over"] == "tasks":
+        return dict.fromkeys(members, 1.0)
+    sizes: dict[str, int] = {}
+    for task, category in members.items():
+        sizes[category] = sizes.get(category, 0) + (task in present)
+    return {task: 1.0 / max(1, sizes[category]) for task, category in members.items()}
+
+
+def _length_summary(threshold: float, points: Sequence[SuiteAverage]) -> dict[str, Any]:
     """RULER's summary over lengths: effective length, mean over lengths, and means weighted 1…k and k…1.
 
-    Effective length: the longest one whose average exceeds the threshold (the longest among all, as in RULER's README).
+    Effective length: the longest one whose average exceeds the threshold (the longest among all, as in RULER's README);
+    `certain_length`: the longest one whose whole 95 % interval does. None: not reached.
     """
-    points = [a for a in averages if a.mean.value is not None]
     values = [a.mean.value for a in points if a.mean.value is not None]
-    if not points:
-        return {}
     weights = range(1, len(values) + 1)
-    passing = [a.length for a in points if (a.mean.value or 0.0) > suite["effective_threshold"]]
     return {
-        "effective_length": max(passing, default=None),
-        "threshold": suite["effective_threshold"],
-        "mean_over_lengths": statistics.fmean(values),
+        "effective_length": max((a.length for a in points if (a.mean.value or 0.0) > threshold), default=None),
+        "certain_length": max((a.length for a in points if (a.mean.low or 0.0) > threshold), default=None),
+        "threshold": threshold,
+        "mean_over_lengths": Mean(statistics.fmean(values)),
         "weighted_increasing": statistics.fmean(values, weights=list(weights)),
         "weighted_decreasing": statistics.fmean(values, weights=list(reversed(weights))),
         "partial": any(a.partial for a in points),
     }
+
+
+def _mean_over_lengths(
+    suite: Mapping[str, Any], points: Mapping[int, SuiteAverage], by_cell: Mapping[tuple[str, int], Sequence[Row]]
+) -> Mean:
+    """The mean of the headline average over lengths. Questions may recur at every length (the i-th of qa_1 does), so
+    samples of one task and index are a cluster, whose deviations are summed over lengths before they are squared."""
+    clusters: dict[str, dict[str, float]] = {}
+    for length in points:
+        cells = {task["name"]: by_cell.get((task["name"], length), []) for task in suite["all_tasks"]}
+        weights = average_weights(suite, suite["averages"][0], {task for task, rows in cells.items() if rows})
+        members = {task: weight for task, weight in weights.items() if cells[task]}
+        for task, weight in members.items():
+            share = weight / sum(members.values()) / len(points)
+            values = {row.id.rpartition("/")[2]: counted_score(row, bounded=True) or 0.0 for row in cells[task]}
+            mean = statistics.fmean(values.values())
+            of_task = clusters.setdefault(task, {})
+            for index, value in values.items():
+                of_task[index] = of_task.get(index, 0.0) + share * (value - mean) / len(values)
+    value = statistics.fmean(point.mean.value or 0.0 for point in points.values())
+    size = len(points) ** 2 / math.fsum(1 / point.mean.size for point in points.values())
+    return Mean.clustered(value, [list(sums.values()) for sums in clusters.values()], size)
 
 
 def rebuild_scores(folder: RunFolder) -> Scores:

@@ -1,17 +1,16 @@
-"""Rich tables of a run: rows are tasks and categories, columns are lengths, cells are mean ± standard error."""
+"""Tables of one run: rows are tasks and categories, columns are lengths, cells are mean ± standard error."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
-from longeval.results.aggregate import Cell, Mean, Scores, SuiteAverage
+from longeval.results.aggregate import Cell, Scores, SuiteAverage
+from longeval.results.grid import Entry, Grid, Line
+from longeval.results.statistics import Mean
 
 
 @dataclass(frozen=True)
@@ -27,122 +26,218 @@ class PredictionScore:
 
 def run_tables(manifest: Mapping[str, Any], scores: Scores) -> RenderableType:
     """One table per suite of a run, each with its notes under it."""
-    return Group(*(part for suite in manifest["info"]["suites"] for part in _suite(manifest, suite, scores)))
+    return Group(*run_grids(manifest, scores))
 
 
-def _title(text: str) -> Text:
-    return Text(text, style="bold")
+def run_grids(manifest: Mapping[str, Any], scores: Scores) -> list[Grid]:
+    """One table per suite of a run."""
+    return [_suite(manifest, suite, scores) for suite in manifest["info"]["suites"]]
 
 
-def _table() -> Table:
-    """Narrow enough for six lengths in 80 columns."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    table.add_column("task", no_wrap=True)
-    return table
+def is_percent(suite: Mapping[str, Any]) -> bool:
+    """Whether a suite's averages are fractions, shown times 100."""
+    return all(task["percent"] for task in suite["tasks"])
 
 
-def _suite(manifest: Mapping[str, Any], suite: Mapping[str, Any], scores: Scores) -> list[RenderableType]:
-    tasks = suite["tasks"]
-    names = {task["name"] for task in tasks}
-    cells = [cell for cell in scores.cells if cell.task in names]
-    lengths = sorted({cell.length for cell in cells})
-    trained = manifest["info"].get("trained_length")
-    table = _table()
-    for length in lengths:
-        label = next(p["label"] for p in manifest["info"]["cells"] if p["length"] == length and p["task"] in names)
-        beyond = suite["unit"] == "tokens" and trained is not None and length > trained
-        table.add_column(label + ("*" if beyond else ""), justify="right")
-    categories = [a for a in scores.categories if a.suite == suite["name"]]
-    for task in tasks:
-        row = [_cell(scores.cell(task["name"], length), task["percent"]) for length in lengths]
-        table.add_row(task["name"].partition("/")[2], *row)
-    percent = all(task["percent"] for task in tasks)
-    _add_averages(table, categories, lengths, percent, "italic")
-    _add_averages(table, [a for a in scores.averages if a.suite == suite["name"]], lengths, percent, "bold")
-    return [_title(f"{suite['title']} · {manifest['info']['model']}"), table, _notes(suite, cells, scores, trained)]
+def length_labels(info: Mapping[str, Any], suite: Mapping[str, Any]) -> dict[int, str]:
+    """How a suite's lengths are called, shortest first; a star marks those beyond the trained window."""
+    trained = info.get("trained_length")
+    labels = {}
+    for plan in sorted(info["cells"], key=lambda plan: plan["length"]):
+        if plan["task"].startswith(suite["name"] + "/"):
+            beyond = suite["unit"] == "tokens" and trained is not None and plan["length"] > trained
+            labels[plan["length"]] = plan["label"] + ("*" if beyond else "")
+    return labels
 
 
-def _add_averages(
-    table: Table, averages: Sequence[SuiteAverage], lengths: Sequence[int], percent: bool, style: str
-) -> None:
+def scaled(value: float | None, percent: bool) -> float | None:
+    """A score in the scale of the tables: fractions times 100, losses as they are."""
+    return value * 100 if percent and value is not None else value
+
+
+def number(value: float | None, percent: bool) -> str:
+    """A score as the tables print it."""
+    return "–" if value is None else f"{scaled(value, percent):.{1 if percent else 3}f}"
+
+
+def short_name(task: str) -> str:
+    """A task's name within its suite."""
+    return task.partition("/")[2]
+
+
+def record(
+    run: str, suite: str, kind: str, name: str, length: int | None, label: str, mean: Mean, percent: bool, **more: Any
+) -> dict[str, Any]:
+    """The numbers behind an entry, in the scale of the tables."""
+    return {
+        "run": run,
+        "suite": suite,
+        "kind": kind,
+        "name": name,
+        "length": length,
+        "label": label.rstrip("*"),
+        "score": scaled(mean.value, percent),
+        "standard_error": scaled(mean.standard_error, percent),
+        "low": scaled(mean.low, percent),
+        "high": scaled(mean.high, percent),
+        **more,
+    }
+
+
+def cell_record(run: str, suite: str, cell: Cell, label: str, percent: bool) -> dict[str, Any]:
+    """See `record`."""
+    counts = {name: getattr(cell, name) for name in ("n", "planned", "errors", "empty", "cut", "truncated")}
+    return record(run, suite, "task", short_name(cell.task), cell.length, label, cell.mean, percent, **counts)
+
+
+def average_record(run: str, kind: str, average: SuiteAverage, label: str, percent: bool) -> dict[str, Any]:
+    """See `record`; `kind` is "average" or "category"."""
+    return record(
+        run, average.suite, kind, average.name, average.length, label, average.mean, percent,
+        tasks=average.tasks, of=average.of,
+    )  # fmt: skip
+
+
+def _suite(manifest: Mapping[str, Any], suite: Mapping[str, Any], scores: Scores) -> Grid:
+    info = manifest["info"]
+    labels = length_labels(info, suite)
+    run, name = info["model"], suite["name"]
+    tasks = []
+    for task in suite["tasks"]:
+        cells = [(scores.cell(task["name"], length), label) for length, label in labels.items()]
+        tasks.append(
+            Line((short_name(task["name"]),), [_cell(run, name, cell, label, task["percent"]) for cell, label in cells])
+        )
+    percent = is_percent(suite)
+    groups = [tasks]
+    for kind, averages in (("category", scores.categories), ("average", scores.averages)):
+        lines = []
+        for average_name, at in averages_by_name(averages, name).items():
+            entries = [_average(run, kind, at.get(length), label, percent) for length, label in labels.items()]
+            lines.append(Line((average_name,), entries, kind))
+        groups.append(lines)
+    return Grid(
+        title=f"{suite['title']} · {run}",
+        stubs=("task",),
+        columns=list(labels.values()),
+        groups=[group for group in groups if group],
+        notes=_notes(info, suite, scores),
+    )
+
+
+def averages_by_name(averages: Iterable[SuiteAverage], suite: str) -> dict[str, dict[int, SuiteAverage]]:
+    """A suite's averages by name and length, in the order of the suite."""
     by_name: dict[str, dict[int, SuiteAverage]] = {}
     for average in averages:
-        by_name.setdefault(average.name, {})[average.length] = average
-    if by_name:
-        table.add_section()
-    for name, at in by_name.items():
-        table.add_row(Text(name, style=style), *(_average(at.get(length), percent, style) for length in lengths))
+        if average.suite == suite:
+            by_name.setdefault(average.name, {})[average.length] = average
+    return by_name
 
 
-def _number(mean: Mean, percent: bool) -> str:
-    if mean.value is None:
-        return "–"
-    scale, digits = (100.0, 1) if percent else (1.0, 3)
-    error = "" if mean.standard_error is None else f"±{mean.standard_error * scale:.{digits}f}"
-    return f"{mean.value * scale:.{digits}f}{error}"
+def _with_error(mean: Mean, percent: bool) -> str:
+    error = "" if mean.standard_error is None else f"±{number(mean.standard_error, percent)}"
+    return number(mean.value, percent) + error
 
 
-def _average(average: SuiteAverage | None, percent: bool, style: str) -> Text:
+def _average(run: str, kind: str, average: SuiteAverage | None, label: str, percent: bool) -> Entry:
     if average is None or average.mean.value is None:
-        return Text("–")
-    partial = f" {average.tasks}/{average.of}" if average.partial else ""
-    return Text(_number(average.mean, percent) + partial, style=style)
+        return Entry("–")
+    figures = average_record(run, kind, average, label, percent)
+    return Entry(_with_error(average.mean, percent), marks=average_marks(average), record=figures)
 
 
-def _cell(cell: Cell | None, percent: bool) -> Text:
+def _cell(run: str, suite: str, cell: Cell | None, label: str, percent: bool) -> Entry:
     if cell is None:
-        return Text("")
+        return Entry()
     if not cell.fits:
-        return Text("does not fit", style="dim")
-    text = Text(_number(cell.mean, percent))
-    if cell.n < cell.planned:
-        text.append(f" n={cell.n}/{cell.planned}", style="yellow")
-    if cell.errors:
-        text.append(f" e{cell.errors}", style="red")
-    if cell.truncated:
-        text.append(f" t{cell.truncated}", style="yellow")
-    return text
+        return Entry("does not fit")
+    figures = cell_record(run, suite, cell, label, percent)
+    return Entry(_with_error(cell.mean, percent), marks=cell_marks(cell), record=figures)
 
 
-def _counts(cells: Sequence[Cell]) -> str:
+def average_marks(average: SuiteAverage) -> tuple[str, ...]:
+    """What qualifies an average: tasks of it that have no mean."""
+    return (f"{average.tasks}/{average.of}",) if average.partial else ()
+
+
+def cell_marks(cell: Cell) -> tuple[str, ...]:
+    """What qualifies a cell: unfinished, failed and truncated samples."""
+    marks = {
+        f"n={cell.n}/{cell.planned}": cell.n < cell.planned,
+        f"e{cell.errors}": cell.errors,
+        f"t{cell.truncated}": cell.truncated,
+    }
+    return tuple(mark for mark, applies in marks.items() if applies)
+
+
+def sample_counts(cells: Iterable[Cell]) -> str:
+    """How many samples the cells were planned with."""
     counts = sorted({cell.planned for cell in cells if cell.fits})
     if len(counts) == 1:
         return f"n = {counts[0]} per cell"
     return f"n = {counts[0]}–{counts[-1]} per cell" if counts else "no cell fits"
 
 
-def _notes(suite: Mapping[str, Any], cells: Sequence[Cell], scores: Scores, trained: int | None) -> Text:
-    metrics = dict.fromkeys(task["metric"] for task in suite["tasks"])
-    scale = "× 100, " if all(task["percent"] for task in suite["tasks"]) else ""
-    lines = [f"{_counts(cells)} · mean ± standard error of {', '.join(metrics)} ({scale}lengths in {suite['unit']})"]
-    if suite["unit"] == "tokens" and trained is not None and any(cell.length > trained for cell in cells):
-        lines.append(f"* beyond the trained window of {trained:,} tokens")
-    missing = len(suite["all_tasks"]) - len(suite["tasks"])
-    if missing:
-        lines.append(f"partial suite: {len(suite['tasks'])}/{len(suite['all_tasks'])} tasks")
-    smallest = {cell.task.partition("/")[2]: cell.smallest for cell in cells if not cell.fits}
+def _notes(info: Mapping[str, Any], suite: Mapping[str, Any], scores: Scores) -> list[str]:
+    cells = [cell for cell in scores.cells if cell.task.startswith(suite["name"] + "/")]
+    lines = [
+        f"{sample_counts(cells)} · mean ± standard error of {metrics(suite)}",
+        *window_note(info, suite),
+        *suite_notes(suite),
+    ]
+    smallest = {short_name(cell.task): cell.smallest for cell in cells if not cell.fits}
     if smallest:
         lines.append("smallest size: " + ", ".join(f"{task} {size:,}" for task, size in smallest.items()))
+    lines += count_notes(cells, is_percent(suite))
+    lines += suite.get("notes", [])
+    if summary := scores.summaries.get(suite["name"]):
+        lines.append(length_summary(summary))
+    return lines
+
+
+def metrics(suite: Mapping[str, Any]) -> str:
+    """What a suite's numbers are and what its lengths count."""
+    names = ", ".join(dict.fromkeys(task["metric"] for task in suite["tasks"]))
+    return f"{names} ({'× 100, ' if is_percent(suite) else ''}lengths in {suite['unit']})"
+
+
+def window_note(info: Mapping[str, Any], suite: Mapping[str, Any]) -> list[str]:
+    """What the stars of `length_labels` mean, when there are any."""
+    beyond = any(label.endswith("*") for label in length_labels(info, suite).values())
+    return [f"* beyond the trained window of {info['trained_length']:,} tokens"] if beyond else []
+
+
+def suite_notes(suite: Mapping[str, Any]) -> list[str]:
+    """Whether tasks of the suite are missing."""
+    missing = len(suite["all_tasks"]) - len(suite["tasks"])
+    return [f"partial suite: {len(suite['tasks'])}/{len(suite['all_tasks'])} tasks"] if missing else []
+
+
+def count_notes(cells: Sequence[Cell], bounded: bool) -> list[str]:
+    """What went wrong in the cells' samples, counted."""
     counted = {
-        "failed, scored 0 (e)": sum(c.errors for c in cells),
+        "failed, scored 0 (e)" if bounded else "failed, left out of the mean (e)": sum(c.errors for c in cells),
         "truncated (t)": sum(c.truncated for c in cells),
         "empty predictions": sum(c.empty for c in cells),
     }
-    lines += [f"{what}: {number}" for what, number in counted.items() if number]
-    lines += suite.get("notes", [])
-    if summary := scores.summaries.get(suite["name"]):
-        lines.append(_length_summary(summary))
-    return Text("\n".join(lines) + "\n", style="dim")
+    return [f"{what}: {count}" for what, count in counted.items() if count]
 
 
-def _length_summary(summary: Mapping[str, Any]) -> str:
-    effective = summary["effective_length"]
-    reached = f"{effective:,} tokens" if effective else "not reached"
+def length_summary(summary: Mapping[str, Any]) -> str:
+    """One line on a suite's averages over lengths."""
+
+    def reached(length: int | None) -> str:
+        return f"{length:,} tokens" if length else "not reached"
+
     partial = " (partial suite)" if summary["partial"] else ""
+    mean = summary["mean_over_lengths"]
+    interval = "" if mean.low is None else f" ({number(mean.low, True)}–{number(mean.high, True)})"
     return (
-        f"effective length (average above {summary['threshold'] * 100:.1f}): {reached}{partial} · over lengths: "
-        f"mean {summary['mean_over_lengths'] * 100:.1f}, weighted to long {summary['weighted_increasing'] * 100:.1f}, "
-        f"to short {summary['weighted_decreasing'] * 100:.1f}"
+        f"effective length (average above {number(summary['threshold'], True)}): "
+        f"{reached(summary['effective_length'])}{partial}, with its whole 95 % interval: "
+        f"{reached(summary['certain_length'])} · over lengths: mean {number(mean.value, True)}{interval}, "
+        f"weighted to long {number(summary['weighted_increasing'], True)}, "
+        f"to short {number(summary['weighted_decreasing'], True)}"
     )
 
 
@@ -150,22 +245,24 @@ def predictions_table(title: str, rows: Sequence[PredictionScore]) -> Renderable
     """Scores of a predictions file: mean × 100 ± standard error with n, rows tasks, columns lengths."""
     labels = {row.length: row.label for row in rows}
     lengths = sorted(labels, key=lambda length: (length is None, length or 0))
-    table = _table()
-    for length in lengths:
-        table.add_column(labels[length], justify="right")
-    means: dict[int | None, list[Mean]] = {}
-    for task in dict.fromkeys(row.task for row in rows):
-        row_cells = []
-        for length in lengths:
-            scores = [row.score for row in rows if row.task == task and row.length == length]
-            mean = Mean.of(scores)
-            if scores:
-                means.setdefault(length, []).append(mean)
-            row_cells.append(f"{_number(mean, percent=True)} n={len(scores)}" if scores else "")
-        table.add_row(task, *row_cells)
-    if len({row.task for row in rows}) > 1:
-        table.add_section()
-        averages = (_number(Mean.over(means[length]), percent=True) for length in lengths)
-        table.add_row(Text("mean of tasks", style="bold"), *averages)
+    tasks = list(dict.fromkeys(row.task for row in rows))
+    means = {
+        (task, length): Mean.of([row.score for row in rows if row.task == task and row.length == length])
+        for task in tasks
+        for length in lengths
+    }
+    lines = [
+        Line((task,), [_prediction(means[task, length], f"n={means[task, length].size:.0f}") for length in lengths])
+        for task in tasks
+    ]
+    groups = [lines]
+    if len(tasks) > 1:
+        there = {length: [means[task, length] for task in tasks if means[task, length].size] for length in lengths}
+        groups.append([Line(("mean of tasks",), [_prediction(Mean.over(there[n])) for n in lengths], "average")])
     empty = sum(row.empty for row in rows)
-    return Group(_title(title), table, Text(f"{len(rows):,} predictions, {empty:,} empty", style="dim"))
+    notes = [f"{len(rows):,} predictions, {empty:,} empty"]
+    return Grid(title, ("task",), [labels[length] for length in lengths], groups, notes)
+
+
+def _prediction(mean: Mean, *marks: str) -> Entry:
+    return Entry(_with_error(mean, percent=True), marks=marks) if mean.size else Entry()

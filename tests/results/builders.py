@@ -7,7 +7,9 @@ def task(name, category="retrieval", percent=True):
     return {"name": name, "category": category, "metric": "recall", "percent": percent, "version": "1"}
 
 
-def manifest(tasks, lengths=(4096,), planned=4, *, all_tasks=None, averages=None, unfit=(), threshold=None, trained=None):
+def manifest(
+    tasks, lengths=(4096,), planned=4, *, all_tasks=None, averages=None, unfit=(), threshold=None, trained=None
+):
     suite = {
         "name": "s",
         "title": "Suite",

@@ -1,0 +1,174 @@
+"""Is checkpoint B really better than A? Differences with intervals, tests, effect sizes, and the samples they need.
+
+On the samples that both answered, pairs are compared: exact McNemar for 0/1 scores (the binomial test on the samples
+where exactly one is right), else the permutation test that swaps the two scores of a pair (flips the signs of their
+differences). Where two runs share no sample of a cell (other seeds), scores are shuffled between the runs within it.
+An average over cells is the weighted sum of their differences, permuted within cells. Permutation tests draw 10,000
+times with a fixed seed and count the data itself (Phipson and Smyth 2010): no p-value is below 1e-4, and the error of
+the first kind keeps its level. All tests are two-sided; `holm` corrects the p-values of one table.
+
+The 95 % interval of a difference of scores in [0, 1] is Student's, after a pair in favour of each side is added to its
+variance (Bonett and Price 2012), so that two models that never differed do not get an interval of width 0; that of a
+difference of losses is plain Student's. The effect size is Cohen's d: the difference over the standard deviation of
+the paired differences (of the scores themselves where nothing is paired).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from longeval.results.statistics import SEED, Array, student_quantile
+
+DRAWS = 10_000
+LEVEL = 0.05
+POWER = 0.8
+
+
+@dataclass(frozen=True)
+class TwoRuns:
+    """One cell's scores of two runs, float64 [first's samples] and [second's]. `paired`: entry i of both is one sample.
+
+    `weight`: of the cell in its average.
+    """
+
+    first: Array
+    second: Array
+    paired: bool
+    weight: float = 1.0
+
+    @property
+    def value(self) -> float:
+        """Second minus first."""
+        return math.fsum(self.second) / len(self.second) - math.fsum(self.first) / len(self.first)
+
+    @property
+    def size(self) -> float:
+        """Pairs; or the number of them that would be as precise."""
+        return float(len(self.first)) if self.paired else 1 / (1 / len(self.first) + 1 / len(self.second))
+
+    @property
+    def variance(self) -> float | None:
+        """Squared standard error of `value`; None when a side has one value only."""
+        if min(len(self.first), len(self.second)) < 2:
+            return None
+        if self.paired:
+            return float((self.second - self.first).var(ddof=1)) / len(self.first)
+        return float(self.first.var(ddof=1)) / len(self.first) + float(self.second.var(ddof=1)) / len(self.second)
+
+    @property
+    def binary(self) -> bool:
+        return set(np.unique(np.concatenate([self.first, self.second]))) <= {0.0, 1.0}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Second run minus first, in the scores' own scale, with its 95 % interval and its two-sided p-value.
+
+    `effect`: Cohen's d. `pairs`: samples that both answered, 0 when the runs share none. `test`: how `p` was found.
+    """
+
+    value: float
+    standard_error: float | None
+    low: float | None
+    high: float | None
+    effect: float | None
+    p: float
+    pairs: int
+    test: str
+
+
+def difference(cells: Sequence[TwoRuns], bounded: bool = True) -> Difference:
+    """The difference of one cell, or of the weighted average over several; `bounded`: scores lie in [0, 1]."""
+    total = math.fsum(cell.weight for cell in cells)
+    shares = [cell.weight / total for cell in cells]
+    value = math.fsum(share * cell.value for share, cell in zip(shares, cells, strict=True))
+    size = 1 / math.fsum(share**2 / cell.size for share, cell in zip(shares, cells, strict=True))
+    variances = [
+        share**2 * cell.variance for share, cell in zip(shares, cells, strict=True) if cell.variance is not None
+    ]
+    error = low = high = effect = None
+    if len(variances) == len(cells):
+        error = math.sqrt(math.fsum(variances))
+        effect = value / (error * math.sqrt(size)) if error else None
+        added = 2 / (size + 2) ** 2 if bounded else 0.0
+        half = student_quantile(_freedom(variances, cells)) * math.sqrt(error**2 + added)
+        low, high = value - half, value + half
+        if bounded:
+            low, high = max(-1.0, low), min(1.0, high)
+    paired = all(cell.paired for cell in cells)
+    if len(cells) == 1 and paired and cells[0].binary:
+        test, p = "exact McNemar", mcnemar(cells[0].first, cells[0].second)
+    else:
+        test = "paired permutation" if paired else "permutation"
+        p = permutation_test(cells, shares, value)
+    return Difference(value, error, low, high, effect, p, sum(len(c.first) for c in cells if c.paired), test)
+
+
+def _freedom(variances: Sequence[float], cells: Sequence[TwoRuns]) -> float:
+    """Satterthwaite's degrees of freedom; the smaller side counts where nothing is paired."""
+    each = [min(len(cell.first), len(cell.second)) - 1 for cell in cells]
+    squares = math.fsum(variance**2 / freedom for variance, freedom in zip(variances, each, strict=True))
+    return math.fsum(variances) ** 2 / squares if squares else float(sum(each))
+
+
+def mcnemar(first: Array, second: Array) -> float:
+    """Exact two-sided p-value of McNemar's test on paired 0/1 scores."""
+    only_first = int(np.count_nonzero(first > second))
+    only_second = int(np.count_nonzero(second > first))
+    n = only_first + only_second
+    tail = sum(math.comb(n, k) for k in range(min(only_first, only_second) + 1))
+    return min(1.0, float(2 * tail / 2**n))
+
+
+def permutation_test(cells: Sequence[TwoRuns], shares: Sequence[float], observed: float) -> float:
+    """Two-sided p-value of Σ share · difference, by swapping within pairs, or shuffling within cells without pairs."""
+    generator = np.random.default_rng(SEED)
+    drawn = np.zeros(DRAWS)
+    for cell, share in zip(cells, shares, strict=True):
+        drawn += share * (_swapped(cell, generator) if cell.paired else _shuffled(cell, generator))
+    extreme = np.count_nonzero(np.abs(drawn) >= abs(observed) - 1e-12)
+    return float(1 + extreme) / (DRAWS + 1)
+
+
+def _swapped(cell: TwoRuns, generator: np.random.Generator) -> Array:
+    """float64 [DRAWS]: means of the paired differences with random signs."""
+    differences = cell.second - cell.first
+    moving = differences[differences != 0]
+    positive = generator.integers(0, 2, (DRAWS, len(moving)), dtype=np.int8)
+    means: Array = (2 * (positive @ moving) - moving.sum()) / len(differences)
+    return means
+
+
+def _shuffled(cell: TwoRuns, generator: np.random.Generator) -> Array:
+    """float64 [DRAWS]: differences of the means when all scores of the cell are dealt to the two runs anew."""
+    values, counts = np.unique(np.concatenate([cell.first, cell.second]), return_counts=True)
+    dealt = generator.multivariate_hypergeometric(counts, len(cell.first), size=DRAWS, method="marginals") @ values
+    differences: Array = (float(counts @ values) - dealt) / len(cell.second) - dealt / len(cell.first)
+    return differences
+
+
+def holm(p_values: Iterable[float]) -> list[float]:
+    """Holm's adjusted p-values, in the given order: below α where the family-wise error rate α allows to reject."""
+    values = list(p_values)
+    adjusted = [0.0] * len(values)
+    highest = 0.0
+    for rank, index in enumerate(sorted(range(len(values)), key=values.__getitem__)):
+        highest = max(highest, min(1.0, (len(values) - rank) * values[index]))
+        adjusted[index] = highest
+    return adjusted
+
+
+def samples_needed(smallest: float, deviation: float, power: float = POWER, level: float = LEVEL) -> int:
+    """Samples (pairs) to see a difference of `smallest` with probability `power` in a two-sided test at `level`.
+
+    `deviation`: standard deviation of the paired differences. By the normal approximation, ((z₁ + z₂) · deviation /
+    smallest)².
+    """
+    normal = statistics.NormalDist()
+    z = normal.inv_cdf(1 - level / 2) + normal.inv_cdf(power)
+    return max(2, math.ceil((z * deviation / smallest) ** 2))
