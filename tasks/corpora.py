@@ -7,8 +7,10 @@ is nowhere is an error that says what to install; nothing is ever replaced by so
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.util import find_spec
@@ -64,7 +66,8 @@ class Corpus:
         partial = target.with_name(f"{target.name}.{os.getpid()}.part")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            self.fetch(partial)
+            with _quiet_hub():
+                self.fetch(partial)
             partial.replace(target)
         except Exception as error:  # whatever the hub client raises, the user needs the same answer
             first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -99,6 +102,17 @@ class Corpus:
         if self.hub_id:
             ways.append(f"or go online for {self.hub_id}")
         return ", ".join(ways)
+
+
+@contextmanager
+def _quiet_hub() -> Iterator[None]:
+    """Keeps the hub client's complaints about each retry out of what ends as one line."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def all_corpora() -> list[Corpus]:

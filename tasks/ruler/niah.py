@@ -60,7 +60,7 @@ class NeedleDraft(Draft):
 
     def about(self, context: str, meta: dict[str, Any]) -> Rendered:
         """The question about `context`."""
-        template, prefix, kind = NIAH.template, NIAH.answer_prefix, self.spec.value_type
+        template, prefix, kind = NIAH.template, NIAH.answer_prefix, str(self.spec.value_type)
         if self.spec.single:
             template, prefix, kind = singular(template), singular(prefix), kind.removesuffix("s")
         query = enumerated([self.keys[index] for index in self.queries])
