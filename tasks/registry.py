@@ -11,6 +11,7 @@ from longeval.errors import UserError, nearest
 from longeval.tasks.base import Task, TaskOptions
 
 SUITES = {
+    "babilong": "longeval.tasks.babilong",
     "longbench_e": "longeval.tasks.longbench_e",
     "perplexity": "longeval.tasks.perplexity",
     "phonebook": "longeval.tasks.phonebook",
