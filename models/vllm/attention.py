@@ -142,9 +142,7 @@ class PagedAttention(nn.Module, AttentionLayerBase):
         w before the convolution with `conv` [H * d, 1, 3] (None: there is none) and before its normalisation.
         """
         out = torch.empty_like(q)
-        torch.ops.vllm.longeval_paged_attention(
-            q, k, v, w, beta, log_f, conv, out, _encode_layer_name(self.prefix)
-        )
+        torch.ops.vllm.longeval_paged_attention(q, k, v, w, beta, log_f, conv, out, _encode_layer_name(self.prefix))
         return out
 
     def attend(

@@ -85,7 +85,9 @@ def implied_shapes(keys: Mapping[str, Any]) -> Shapes:
     return shapes
 
 
-def read_checkpoint(config: FlaConfig, model: str, revision: str | None) -> tuple[Architecture, dict[str, list[Target]]]:
+def read_checkpoint(
+    config: FlaConfig, model: str, revision: str | None
+) -> tuple[Architecture, dict[str, list[Target]]]:
     """The architecture with what only the weights tell, and where each of the file's tensors goes.
 
     `model`: folder or hub id. Without weight files (`--load-format dummy`) the config alone decides.

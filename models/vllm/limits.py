@@ -16,7 +16,9 @@ class PagedLimits(VerifyAndUpdateConfig):
     @staticmethod
     def verify_and_update_config(vllm_config: VllmConfig) -> None:
         if refused := unsupported(vllm_config):
-            raise ValueError(f"longeval's {vllm_config.model_config.architecture} does not work with {'; '.join(refused)}")
+            raise ValueError(
+                f"longeval's {vllm_config.model_config.architecture} does not work with {'; '.join(refused)}"
+            )
         cache, model = vllm_config.cache_config, vllm_config.model_config
         if not cache.user_specified_block_size:
             cache.block_size, cache.user_specified_block_size = PAGE_SIZE, True

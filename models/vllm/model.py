@@ -74,9 +74,7 @@ class Block(nn.Module):
         return self.mlp(x), residual
 
 
-@support_torch_compile(
-    dynamic_arg_dims={"input_ids": 0, "positions": 0, "intermediate_tensors": 0, "inputs_embeds": 0}
-)
+@support_torch_compile(dynamic_arg_dims={"input_ids": 0, "positions": 0, "intermediate_tensors": 0, "inputs_embeds": 0})
 class Decoder(nn.Module):
     """Embeddings, blocks and the final norm, by fla's names."""
 
@@ -146,9 +144,7 @@ class FlaForCausalLM(nn.Module):
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         """vLLM reads every weight file that lies in the folder; the checkpoint's own tensors are taken."""
-        own = (
-            (parameter, tensor[rows]) for name, tensor in weights for parameter, rows in self._targets.get(name, ())
-        )
+        own = ((parameter, tensor[rows]) for name, tensor in weights for parameter, rows in self._targets.get(name, ()))
         return AutoWeightsLoader(self).load_weights(own, mapper=self.hf_to_vllm_mapper)
 
 

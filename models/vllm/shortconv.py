@@ -1,6 +1,6 @@
 """w's short convolution over packed tokens, its past read from and left in the pages.
 
-    y_t[c] = SiLU(sum_m weight[c, m] * x_{t - 2 + m}[c]),  x before the first token is zero; float32 inside.
+y_t[c] = SiLU(sum_m weight[c, m] * x_{t - 2 + m}[c]),  x before the first token is zero; float32 inside.
 """
 
 from __future__ import annotations

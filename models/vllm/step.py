@@ -94,9 +94,7 @@ class CpuStep:
 
     def attend(self, pool: Pool, rule: ScoreRule, new: Packed, out: Tensor) -> None:
         out[self.starts[-1] :] = 0
-        definition.attend(
-            pool, rule, self.table, self.starts, self.held, new.q, new.k, new.v, new.path, new.log_f, out
-        )
+        definition.attend(pool, rule, self.table, self.starts, self.held, new.q, new.k, new.v, new.path, new.log_f, out)
 
 
 class Fixed:

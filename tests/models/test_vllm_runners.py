@@ -1,0 +1,85 @@
+"""The engine tests under vLLM's V2 runner, and starts of their own processes: default multi-process, tensor parallel."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from vllm_engines import GOLDEN, V2, Oracle, case_with, golden, require_vllm
+
+require_vllm()
+if V2:
+    pytest.skip("these start processes of their own", allow_module_level=True)
+
+ROOT = Path(__file__).resolve().parents[2]
+QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+
+
+def run(arguments, **environment):
+    command = [sys.executable, *map(str, arguments)]
+    environment = {**os.environ, **QUIET, "OMP_NUM_THREADS": "1", **environment}
+    answer = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stdout[-6000:] + answer.stderr[-6000:]
+    return answer.stdout
+
+
+def test_v2_runner():
+    """On a CPU only with its helper kernels interpreted; on CUDA it is the default."""
+    tests = Path(__file__).with_name("test_vllm_engine.py")
+    environment = {"VLLM_USE_V2_MODEL_RUNNER": "1", "TRITON_INTERPRET": "1", "LONGEVAL_GOLDEN": str(GOLDEN)}
+    report = run(["-m", "pytest", "-q", "-p", "no:cacheprovider", tests], **environment)
+    summary = re.search(r"(\d+) passed(?:, (\d+) skipped)?", report)
+    assert summary is not None, report
+    assert int(summary[1]) >= 15
+    assert int(summary[2] or 0) == 1  # the compiled mode
+
+
+PLAIN = """
+import json, sys
+from vllm import LLM, SamplingParams
+
+if __name__ == "__main__":
+    folder, options, prompts = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
+    llm = LLM(folder, skip_tokenizer_init=True, dtype="float32", enforce_eager=True, kv_cache_memory_bytes=1 << 27, **options)
+    params = SamplingParams(temperature=0, max_tokens=10, detokenize=False, ignore_eos=True, logprobs=1, flat_logprobs=True)
+    outputs = llm.generate([{"prompt_token_ids": ids} for ids in prompts], params, use_tqdm=False)
+    rows = [{"ids": list(o.outputs[0].token_ids), "values": o.outputs[0].logprobs.logprobs,
+             "starts": o.outputs[0].logprobs.start_indices} for o in outputs]
+    length = llm.llm_engine.model_config.max_model_len
+    print("RESULT" + json.dumps([rows, length]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("model_type", "options"),
+    [
+        ("path_attn", {}),
+        ("path_attn", {"tensor_parallel_size": 2, "block_size": 64}),
+        ("transformer", {"tensor_parallel_size": 2}),
+    ],
+    ids=["default start", "path on two ranks", "rope on two ranks"],
+)
+def test_plain_vllm(tmp_path, model_type, options):
+    """`vllm.LLM(CKPT)` with nothing set for this package: config, spec and plugin survive spawned processes."""
+    keys = {"use_w_shortconv": True} if model_type == "path_attn" else {}
+    folder = case_with(model_type, **keys)
+    text = golden(folder)["ids.2500"].tolist()
+    prompts = [text[:3], text[10:140], text[20:220]]
+    script = tmp_path / "plain.py"
+    script.write_text(PLAIN)
+    environment = {"VLLM_CPU_OMP_THREADS_BIND": "0|0"} if "tensor_parallel_size" in options else {}
+    report = run([script, folder, json.dumps(options), json.dumps(prompts)], **environment)
+    rows, length = json.loads(report.partition("RESULT")[2])
+    config = json.loads((folder / "config.json").read_text())
+    assert length == (config["max_position_embeddings"] if model_type == "transformer" else 131_072)
+    oracle = Oracle(folder)
+    for prompt, row in zip(prompts, rows, strict=True):
+        logprobs = SimpleNamespace(logprobs=row["values"], start_indices=row["starts"])
+        continuation = SimpleNamespace(token_ids=row["ids"], logprobs=logprobs)
+        oracle.check(prompt, SimpleNamespace(prompt_logprobs=None, outputs=[continuation]))
