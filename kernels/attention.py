@@ -19,8 +19,8 @@ from longeval.kernels.causal_prefill import causal
 from longeval.kernels.paged import append as append_kernel
 from longeval.kernels.paged import close_open_chunks, walk_pages
 from longeval.kernels.paged_decode import attend_pages, carry_queries, merge
-from longeval.kernels.path_prefill import far_spans, gate_sums, own_spans, walk_spans
-from longeval.kernels.plan import CHUNK, NEAR, QUERIES, Blocks, Plan
+from longeval.kernels.path_prefill import chunks, far_spans, gate_sums, near_spans, walk
+from longeval.kernels.plan import CHUNK, QUERIES, Blocks, Plan
 from longeval.kernels.pool import PageLayout, Pool
 from longeval.kernels.reference import ScoreRule
 from longeval.kernels.tiles import LOG2E
@@ -127,7 +127,7 @@ def _causal(
         *_rows(new.q), *_rows(new.k), *_rows(new.v), suffix, total, out, partial, out.stride(0), out.stride(1), lse,
         plan.queries.items, plan.starts, plan.chunks.base, plan.chunks.bound, context, T, scale,
         G=HQ // new.k.shape[1], D=D, C=CHUNK, GATE=new.log_f is not None, PREFIX=prefix,
-        STAGES=_stages(new.q, D), num_warps=8,
+        STAGES=_stages(new.q, D), num_warps=8, maxnreg=128 if D <= 64 else 255,
     )  # fmt: skip
 
 
@@ -144,30 +144,36 @@ def _path(
     assert w is not None and beta is not None
     T, HQ, D = q.shape
     H = k.shape[1]
-    near, far, M = plan.near, plan.far, plan.far.size // NEAR
+    chunk, near, far = plan.chunks, plan.near, plan.far
+    M = far.size // near.size
 
     def work(*shape: int) -> Tensor:
         return torch.empty(shape, dtype=new.operand, device=q.device)
 
-    left_q, near_k, near_f = work(HQ, T, D), work(H, T, D), work(H, near.bound, D, D)
+    left_q, right_k, right_f = work(HQ, T, D), work(H, T, D), work(H, chunk.bound, D, D)
+    near_k, near_f = work(H, T, D), work(H, near.bound, D, D)
     far_k, far_f = work(H, T, D), work(H, far.bound, D, D)
     OP, GATE = _tl(new.operand), new.log_f is not None
-    own_spans[(near.bound, H)](
+    chunks[(chunk.bound, H)](
         *_rows(q), *_rows(k), *_rows(v), *_rows(w), beta, beta.stride(0), suffix, total,
-        out, partial, out.stride(0), out.stride(1), lse, left_q, near_k, near_f,
-        near.items, plan.starts, plan.chunks.base, plan.chunks.bound, context, T, near.bound, scale,
-        G=HQ // H, D=D, C=CHUNK, S=NEAR, OP=OP, GATE=GATE, PREFIX=prefix, num_warps=4 if D <= 64 else 8, num_stages=2,
+        partial, out.stride(0), out.stride(1), lse, left_q, right_k, right_f,
+        chunk.items, plan.starts, T, chunk.bound, scale,
+        G=HQ // H, D=D, C=CHUNK, OP=OP, GATE=GATE, num_warps=4 if D <= 64 else 8, num_stages=1,
+    )  # fmt: skip
+    near_spans[(near.bound, H)](
+        right_k, right_f, near_k, near_f, near.items, plan.starts, chunk.base, T, chunk.bound, near.bound,
+        D=D, C=CHUNK, M=near.size // CHUNK, OP=OP, num_warps=4,
     )  # fmt: skip
     far_spans[(far.bound, H)](
         near_k, near_f, far_k, far_f, far.items, plan.starts, near.base, T, near.bound, far.bound,
-        D=D, C=CHUNK, S=NEAR, M=M, OP=OP, num_warps=4,
+        D=D, C=CHUNK, S=near.size, M=M, OP=OP, num_warps=4,
     )  # fmt: skip
-    walk_spans[(plan.queries.bound, HQ)](
-        *_rows(v), suffix, total, out, partial, out.stride(0), out.stride(1), lse,
-        left_q, near_k, near_f, far_k, far_f, plan.queries.items, plan.starts, plan.chunks.base, plan.chunks.bound,
-        near.base, far.base, context, T, near.bound, far.bound,
-        G=HQ // H, D=D, BM=QUERIES, C=CHUNK, S=NEAR, M=M, OP=OP, GATE=GATE, PREFIX=prefix,
-        STAGES=_stages(q, D), num_warps=8,
+    walk[(plan.queries.bound, HQ)](
+        *_rows(v), suffix, total, out, partial, out.stride(0), out.stride(1), lse, left_q,
+        right_k, right_f, near_k, near_f, far_k, far_f, plan.queries.items, plan.starts,
+        chunk.base, near.base, far.base, context, T, chunk.bound, near.bound, far.bound,
+        G=HQ // H, D=D, C=CHUNK, S=near.size, M=M, OP=OP, GATE=GATE, PREFIX=prefix,
+        STAGES=_stages(q, D), num_warps=8, maxnreg=128 if D <= 64 else 255,
     )  # fmt: skip
     return left_q
 

@@ -1,6 +1,6 @@
 """Plain causal and FoX prefill: attention of new tokens to each other, one pass, keys from newest to oldest.
 
-The gate enters as in `path_prefill`: a bias of keys relative to the query block's left edge, summed chunk by chunk.
+The gate enters as in `path_prefill`: a bias of keys alone.
 """
 # mypy: allow-untyped-defs
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from longeval.kernels.tiles import dot, softmax_step
+from longeval.kernels.tiles import SIZES, dot, softmax_step
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def causal(
     q, q_t, q_h, k, k_t, k_h, v, v_t, v_h, suffix, total, out, partial, out_t, out_h, lse,
     items, starts, chunk_base, chunk_slots, context, tokens, scale,
@@ -74,29 +74,28 @@ def causal(
         vv = tl.load(v + second.to(tl.int64) * v_t, mask=live_k[:, None], other=0.0)
         top, norm, acc = softmax_step(scores, vv, top, norm, acc)
 
-    offset = 0.0
-    edge = first
-    if GATE:  # from here on the row's gates since the block's left edge are left out
+    if GATE:  # from here on a row leaves out its gates since the block's left edge
         top -= since + tl.where(r < C, 0.0, tl.load(total))
         suffix += i
-        total -= 1
-        bias = tl.load(suffix + tl.maximum(edge - C, 0))
+    edge = first
     for _ in tl.range(0, 2 * block, num_stages=STAGES):
         edge -= C
+        if GATE:
+            total -= 1
+            passed = tl.load(total)
         scores = dot(x, tl.load(k + edge.to(tl.int64) * k_t)) * scale
         if GATE:
-            scores += bias[None, :]
-            offset += tl.load(total)
-            total -= 1
-            bias = tl.load(suffix + tl.maximum(edge - C, 0)) + offset  # of the next tile
+            scores += tl.load(suffix + edge)[None, :]
         top, norm, acc = softmax_step(scores, tl.load(v + edge.to(tl.int64) * v_t), top, norm, acc)
+        if GATE:
+            top -= passed
 
     acc = acc / norm[:, None]
     to = (start + row)[:, None] * out_t + hq * out_h + c[None, :]
     if PREFIX:
         if tl.load(context + seq) > 0:
             tl.store(partial + to, acc.to(partial.dtype.element_ty), mask=live[:, None])
-            tl.store(lse + at + row, top + tl.log2(norm) - offset, mask=live)
+            tl.store(lse + at + row, top + tl.log2(norm), mask=live)
         else:
             tl.store(out + to, acc.to(out.dtype.element_ty), mask=live[:, None])
     else:

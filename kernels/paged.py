@@ -12,10 +12,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from longeval.kernels.tiles import chunk_transform, dot, keys_to_right_edge, softmax_step, transition
+from longeval.kernels.tiles import SIZES, chunk_transform, dot, keys_to_right_edge, softmax_step, transition
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def append(
     k, k_t, k_h, v, v_t, v_h, w, w_t, w_h, beta, beta_t, log_f, gate_t,
     pk, pk_b, pk_h, pv, pv_b, pv_h, pf, pf_b, pf_h, pw, pw_b, pw_h, pb, pb_b, pb_h, pg, pg_b, pg_h,
@@ -77,22 +77,22 @@ def append(
             if (chunk + 1) * C <= hi:
                 # The chunk is finished: bring back its pending tokens, then carry all keys of the page over it.
                 pending = row < lo
-                kk = kk.to(OP)
+                key = kk.to(OP)
                 if lo > chunk * C:
-                    kk += tl.load(pk + row[:, None] * D + c[None, :], mask=pending[:, None], other=0.0).to(OP)
+                    key += tl.load(pk + row[:, None] * D + c[None, :], mask=pending[:, None], other=0.0).to(OP)
                     ww += tl.load(pw + i[:, None] * D + c[None, :], mask=pending[:, None], other=0.0).to(OP)
                     bb += tl.load(pb + i, mask=pending, other=0.0)
-                UW, UY = chunk_transform(kk, ww, bb, C, OP)
+                UW, UY = chunk_transform(key, ww, bb, C, OP)
                 F = transition(ww, UW, D)
                 F16 = F.to(OP)
                 for old_chunk in range(0, chunk):
                     at = (old_chunk * C + i)[:, None] * D + c[None, :]
                     tl.store(pk + at, dot(tl.load(pk + at).to(OP), F16).to(pk.dtype.element_ty))
-                carried = keys_to_right_edge(kk, ww, UY).to(pk.dtype.element_ty)
+                carried = keys_to_right_edge(key, ww, UY).to(pk.dtype.element_ty)
                 tl.debug_barrier()  # pending keys are read, old F not yet overwritten
                 tl.store(pk + row[:, None] * D + c[None, :], carried)
                 if chunk > 0:
-                    F = tl.dot(tl.load(pf), F, input_precision="ieee" if OP == tl.float32 else "tf32x3")
+                    F = tl.dot(tl.load(pf), F, input_precision="tf32x3")
                     tl.debug_barrier()
                 tl.store(pf, F)
                 tl.debug_barrier()
@@ -104,7 +104,7 @@ def append(
             tl.store(pk + row[:, None] * D + c[None, :], kk.to(pk.dtype.element_ty), mask=fresh[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def close_open_chunks(
     pk, pk_b, pk_h, pw, pw_b, pw_h, pb, pb_b, pb_h, open_k, open_f, context, table, table_n,
     H: tl.constexpr, D: tl.constexpr, C: tl.constexpr, P: tl.constexpr, OP: tl.constexpr,
@@ -130,7 +130,7 @@ def close_open_chunks(
     tl.store(open_f + to * D * D + c[:, None] * D + c[None, :], transition(w, UW, D).to(OP))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def walk_pages(
     x, x_t, x_h, x_scale, partial, out, out_t, out_h, lse, open_k, open_f,
     pk, pk_b, pk_h, pv, pv_b, pv_h, pf, pf_b, pf_h, pg, pg_b, pg_h,

@@ -15,10 +15,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from longeval.kernels.tiles import chunk_transform, dot, softmax_step
+from longeval.kernels.tiles import SIZES, chunk_transform, dot, softmax_step
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def carry_queries(
     q, q_t, q_h, q_scale, xs, part_o, part_lse,
     pk, pk_b, pk_h, pv, pv_b, pv_h, pf, pf_b, pf_h, pw, pw_b, pw_h, pb, pb_b, pb_h, pg, pg_b, pg_h,
@@ -83,11 +83,11 @@ def carry_queries(
         before = tl.load(table + seq * table_n + tl.maximum(at - 1, 0)).to(tl.int64)
         F_before = tl.load(pf + before * pf_b)  # on its way while this product runs
         if (at > 0) & ((back > 0) | (finished > 0)):
-            x = tl.dot(x, F, input_precision="ieee" if OP == tl.float32 else "tf32x3")
+            x = tl.dot(x, F, input_precision="tf32x3")
         F = F_before
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def attend_pages(
     x, x_n, x_h, x_p, x_g, x_scale, part_o, part_lse,
     pk, pk_b, pk_h, pv, pv_b, pv_h, pg, pg_b, pg_h,
@@ -159,7 +159,7 @@ def attend_pages(
     tl.store(part_o + part[:, None] * D + c[None, :], acc / safe[:, None], mask=member[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def merge(
     part_o, part_lse, out, out_t, out_h, lengths, parts, HQ: tl.constexpr, D: tl.constexpr, PARTS: tl.constexpr
 ):

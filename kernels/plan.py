@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 CHUNK = 64  # tokens per UT form: fixed by the page layout
-NEAR = 256  # tokens per near span: own spans are walked chunk by chunk, and near spans at one transition each
-QUERIES = 128  # query rows per program of the walk
+NEAR, FAR = 256, 2048  # tokens per span, where a walk needs one transition per span
+QUERIES = 2 * CHUNK  # query rows per program of a walk
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Blocks:
 class Plan:
     """A packed batch of N sequences with T new tokens in all: token `starts[n] + i` is new token i of sequence n.
 
-    starts [N + 1] int32 is cu_seqlens. far: tokens per far span, a multiple of NEAR.
+    starts [N + 1] int32 is cu_seqlens.
     """
 
     tokens: int
@@ -61,8 +61,8 @@ class Plan:
     queries: Blocks
 
     @staticmethod
-    def of(cu_seqlens: Tensor, tokens: int, far: int) -> Plan:
-        """cu_seqlens [N + 1] int32 or int64 on the device, from 0 to `tokens`."""
+    def of(cu_seqlens: Tensor, tokens: int, near: int = NEAR, far: int = FAR) -> Plan:
+        """cu_seqlens [N + 1] int32 or int64 on the device, from 0 to `tokens`; near divides far, and CHUNK near."""
         starts = cu_seqlens.int().contiguous()
         lengths = (starts[1:] - starts[:-1]).long()
         n = lengths.shape[0]
@@ -70,4 +70,4 @@ class Plan:
         def blocks(size: int) -> Blocks:
             return Blocks.of(lengths, size, bound=min(tokens, tokens // size + n))
 
-        return Plan(tokens, starts, blocks(CHUNK), blocks(NEAR), blocks(far), blocks(QUERIES))
+        return Plan(tokens, starts, blocks(CHUNK), blocks(near), blocks(far), blocks(QUERIES))

@@ -13,11 +13,14 @@ import triton.language as tl
 
 LOG2E = 1.4426950408889634
 
+# Arguments that change from call to call: one compiled kernel must serve every value.
+SIZES = ["tokens", "slots", "spans", "groups", "chunk_slots", "table_n", "parts", "splits"]
+
 
 @triton.jit
 def dot(a, b):
     """a @ b with float32 sums; float32 operands are not rounded to tf32."""
-    return tl.dot(a, b, input_precision="ieee")
+    return tl.dot(a, b, input_precision="tf32x3")
 
 
 @triton.jit
@@ -88,5 +91,5 @@ def softmax_step(scores, v, top, total, acc):
     shrink = tl.exp2(top - new_top)
     p = tl.exp2(scores - new_top[:, None])
     total = total * shrink + tl.sum(p, 1)
-    acc = tl.dot(p.to(v.dtype), v, acc * shrink[:, None], input_precision="ieee")
+    acc = tl.dot(p.to(v.dtype), v, acc * shrink[:, None], input_precision="tf32x3")
     return new_top, total, acc
