@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 from longeval.errors import UserError
 from longeval.paths import cache_dir
@@ -113,6 +115,22 @@ def _quiet_hub() -> Iterator[None]:
         yield
     finally:
         logging.disable(before)
+
+
+@lru_cache(maxsize=1)
+def hub_answers() -> bool:
+    """Whether the hub answers; the clients themselves take half a minute to find out that it does not."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    try:
+        with urlopen(Request(constants.ENDPOINT, method="HEAD"), timeout=10):
+            return True
+    except HTTPError:
+        return True  # it answered
+    except OSError:
+        return False
 
 
 def all_corpora() -> list[Corpus]:

@@ -196,7 +196,8 @@ def _expected_size(prompter: Prompter, books: Sequence[Book], budget: int, small
 
     def prompts(size: int) -> npt.NDArray[np.int64]:
         chosen = np.array([book.chosen(size) for book in books])
-        return totals[:, size - 1] + np.take_along_axis(tokens, chosen, axis=1).sum(axis=1)
+        sums: npt.NDArray[np.int64] = totals[:, size - 1] + np.take_along_axis(tokens, chosen, axis=1).sum(axis=1)
+        return sums
 
     beside = smallest - int(prompts(SMALLEST).max())
     size = max(SMALLEST, int(np.searchsorted(totals.max(axis=0), budget, side="right")))

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from longeval.errors import UserError
-from longeval.tasks.babilong.hub import reachable
-from longeval.tasks.corpora import Corpus
+from longeval.tasks.corpora import Corpus, hub_answers
 from longeval.tasks.fitting import piece_costs
 from longeval.tasks.prompt import Prompter
 
@@ -39,7 +38,7 @@ GPT2 = Corpus(
 def find_gpt2(data_dir: Path | None) -> Path | None:
     """The folder with GPT-2's tokenizer, from the hub when it answers; None where it cannot be had."""
     found = GPT2.locate(data_dir)
-    return GPT2.require(data_dir) if found is None and reachable() else found
+    return GPT2.require(data_dir) if found is None and hub_answers() else found
 
 
 @lru_cache(maxsize=1)
@@ -48,15 +47,16 @@ def load_gpt2(folder: Path) -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
+    wrap: Any = PreTrainedTokenizerFast  # untyped
     if (folder / "tokenizer.json").exists():
-        return PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+        return wrap(tokenizer_file=str(folder / "tokenizer.json"))
     for vocabulary, merges in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")):
         if (folder / vocabulary).exists() and (folder / merges).exists():
             model = models.BPE.from_file(str(folder / vocabulary), str(folder / merges))
             tokenizer = Tokenizer(model)
             tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
             tokenizer.decoder = decoders.ByteLevel()
-            return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+            return wrap(tokenizer_object=tokenizer)
     raise UserError(f"{folder} holds neither tokenizer.json nor vocab.json with merges.txt; put GPT-2's files there")
 
 

@@ -10,14 +10,12 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 from longeval.errors import UserError
+from longeval.paths import cache_dir
 from longeval.tasks.babilong.protocol import OFFICIAL_LENGTHS, TASKS
-from longeval.tasks.corpora import Corpus, cache_dir
+from longeval.tasks.corpora import Corpus, hub_answers
 from longeval.tasks.rows import DataRow, json_array, json_lines
 
 
@@ -48,22 +46,6 @@ THOUSAND = Corpus(
 )
 
 
-@lru_cache(maxsize=1)
-def reachable() -> bool:
-    """Whether the hub answers; the clients themselves take half a minute to find out that it does not."""
-    from huggingface_hub import constants
-
-    if constants.HF_HUB_OFFLINE:
-        return False
-    try:
-        with urlopen(Request(constants.ENDPOINT, method="HEAD"), timeout=10):
-            return True
-    except HTTPError:
-        return True  # it answered
-    except OSError:
-        return False
-
-
 def folders(corpus: Corpus, data_dir: Path | None) -> list[Path]:
     """Where samples of the set are on this machine, in the order they are looked for."""
     places = [data_dir / corpus.filename, data_dir / str(corpus.hub_id)] if data_dir else []
@@ -81,11 +63,11 @@ def questions(corpus: Corpus, length: int, task: str, data_dir: Path | None) -> 
     """All samples of a nominal length and task. UserError with the place of a bad row, or when they are nowhere."""
     config = OFFICIAL_LENGTHS[length]
     for folder in folders(corpus, data_dir):
-        if found := files(folder, length, task):
-            return [_question(row, task) for file in found for row in _read(file)]
+        if here := files(folder, length, task):
+            return [_question(row, task) for file in here for row in _read(file)]
         if (folder / "README.md").exists():
             return [_question(row, task) for row in _load(str(folder), config, split=task)]
-    if not reachable():
+    if not hub_answers():
         raise UserError(
             f"no {config} samples of {task} from {corpus.hub_id}: the hub does not answer; put {corpus.filename} into "
             "--data-dir, or use --babilong-data own with bAbI stories and books"

@@ -11,7 +11,7 @@ from longeval.tasks.babilong import hub, own
 from longeval.tasks.babilong.hub import Question
 from longeval.tasks.babilong.protocol import OFFICIAL_LENGTHS
 from longeval.tasks.base import DataStatus, TaskOptions, one_of
-from longeval.tasks.corpora import Corpus, file_hash
+from longeval.tasks.corpora import Corpus, file_hash, hub_answers
 
 _BOTH_SETS_TO = 32000  # upstream's scripts take the larger set up to here
 
@@ -30,7 +30,7 @@ class Source:
         if self.choice != "auto":
             return {"own": [], "100": [hub.HUNDRED], "1k": [hub.THOUSAND, hub.HUNDRED]}[self.choice]
         local = [corpus for corpus in (hub.HUNDRED, hub.THOUSAND) if hub.folders(corpus, self.options.data_dir)]
-        return local[:1] or ([hub.HUNDRED] if hub.reachable() else [])
+        return local[:1] or ([hub.HUNDRED] if hub_answers() else [])
 
     @cached_property
     def _ingredients(self) -> own.Ingredients:
@@ -65,7 +65,7 @@ class Source:
         """See Task.data_status; asks the hub whether it answers when nothing is on this machine."""
         if self._sets:
             missing = [corpus for corpus in self._sets if not hub.folders(corpus, self.options.data_dir)]
-            problem = "; ".join(corpus.remedy() for corpus in missing) if missing and not hub.reachable() else None
+            problem = "; ".join(corpus.remedy() for corpus in missing) if missing and not hub_answers() else None
             return DataStatus(", ".join(str(corpus.hub_id) for corpus in self._sets), problem)
         try:
             return DataStatus(f"own build: {self._ingredients}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from longeval.errors import UserError
-from longeval.tasks.corpora import Corpus
+from longeval.tasks.corpora import Corpus, hub_answers
 from longeval.tasks.longbench_e.protocol import DATASETS
 from longeval.tasks.rows import DataRow, json_lines
 
@@ -40,6 +40,8 @@ class _Archive(Corpus):
 def _fetch(folder: Path) -> None:
     from huggingface_hub import hf_hub_download
 
+    if not hub_answers():
+        raise ConnectionError("the hub does not answer")
     # A script dataset, which `datasets` no longer runs: the archive that the script reads is taken instead.
     hf_hub_download("THUDM/LongBench", "data.zip", repo_type="dataset", local_dir=folder)
 
