@@ -63,7 +63,7 @@ def info(plan: Plan, model: Model) -> dict[str, Any]:
         "model": model.name,
         "trained_length": plan.config.trained_length or model.trained_length,
         "provenance": model.provenance,
-        "suites": [suite_info(name, plan.tasks) for name in suites],
+        "suites": [suite_info(name, plan.tasks, plan.cells) for name in suites],
         "cells": [
             {
                 "task": cell.task.name,

@@ -6,7 +6,7 @@ The samples stay in the cache on disk; a plan keeps only their numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,8 @@ from longeval.tasks.cache import build_cached
 class Cell:
     """One task at one length. `planned`: samples asked for; `tokens`: prompt tokens of all of them.
 
-    `longest`: tokens of the longest prompt with its answer. `smallest`: the task's smallest size when the length is below it, else None.
+    `longest`: tokens of the longest prompt with its answer. `smallest`: the task's smallest size when the length is
+    below it, else None. `note`: what the task has to say of these samples.
     """
 
     task: Task
@@ -29,6 +30,7 @@ class Cell:
     tokens: int = 0
     longest: int = 0
     smallest: int | None = None
+    note: str | None = None
 
     @property
     def fits(self) -> bool:
@@ -125,13 +127,14 @@ def _plan_cell(task: Task, length: int, config: RunConfig, tokenizer: Any, chat:
             f"{limit:,}; raise it, choose shorter --lengths, or use --overflow truncate-middle"
         )
     longest = max(len(sample.ids) + sample.max_new_tokens for sample in samples)
-    return Cell(task, length, len(samples), sum(prompts), longest)
+    return Cell(task, length, len(samples), sum(prompts), longest, note=task.cell_note(samples))
 
 
-def suite_info(name: str, tasks: list[Task]) -> dict[str, Any]:
+def suite_info(name: str, tasks: Sequence[Task], cells: Sequence[Cell] = ()) -> dict[str, Any]:
     """What results need to know of a suite, as JSON: its tasks in this run, all its tasks, its averages."""
     suite = get_suite(name)
     mine = [task for task in tasks if task.suite == name]
+    noted = [cell for cell in cells if cell.task.suite == name and cell.note]
     options = mine[0].options
 
     def describe(task: Task) -> dict[str, Any]:
@@ -153,5 +156,8 @@ def suite_info(name: str, tasks: list[Task]) -> dict[str, Any]:
             {"name": average.name, "over": average.over, "members": list(average.members)} for average in suite.averages
         ],
         "effective_threshold": suite.effective_threshold,
-        "notes": list(dict.fromkeys(note for task in mine for note in task.notes())),
+        "notes": [
+            *dict.fromkeys(note for task in mine for note in task.notes()),
+            *(f"{cell.task.short_name} {cell.task.length_label(cell.length)}: {cell.note}" for cell in noted),
+        ],
     }

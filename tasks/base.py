@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -191,6 +191,10 @@ class Task(ABC):
     def notes(self) -> list[str]:
         """Lines that belong under every table of this task's scores ("own build", "not comparable: ...")."""
         return []
+
+    def cell_note(self, samples: Sequence[Sample]) -> str | None:
+        """What to say under the tables of these samples, which are all of one length."""
+        return None
 
     def bucket(self, length: int) -> int:
         """The table column of a predictions row whose `length` field is `length`."""

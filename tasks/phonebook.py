@@ -161,6 +161,9 @@ class PhoneBookTask(Task):
         answer = checked_text(prediction, sample).split("\n")[0].strip()
         return {self.metric: float(answer in sample.references)}
 
+    def cell_note(self, samples: Sequence[Sample]) -> str:
+        return f"{samples[0].meta['entries']} entries"
+
     def notes(self) -> list[str]:
         return ["strict: special tokens kept, an end-of-text after the number is wrong"] if self.options.strict else []
 

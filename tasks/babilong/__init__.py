@@ -18,13 +18,14 @@ through upstream's API path got 16 new tokens, here it is 20 everywhere.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from longeval.tasks.babilong import hub, protocol
 from longeval.tasks.babilong.counting import GPT2
 from longeval.tasks.babilong.hub import check_target
 from longeval.tasks.babilong.scoring import label_match, substring_match
-from longeval.tasks.babilong.source import Source
+from longeval.tasks.babilong.source import OWN_BUILD, Source
 from longeval.tasks.babilong.stories import BABI
 from longeval.tasks.base import DataStatus, Sample, Task, TaskOptions, checked_text, one_of
 from longeval.tasks.perplexity.hub import KJV, PG19
@@ -109,6 +110,14 @@ class BabilongTask(Task):
 
     def fingerprint(self) -> dict[str, Any]:
         return {"parts": self.parts, **self.source.fingerprint()}
+
+    def cell_note(self, samples: Sequence[Sample]) -> str | None:
+        """Says which samples are own builds and what was dropped for them."""
+        meta = samples[0].meta
+        if meta["data"] != OWN_BUILD:
+            return None
+        long, over = meta.get("dropped_long", 0), meta.get("dropped_over_budget", 0)
+        return f"own build, {long} stories of too many lines and {over} of too many tokens left out"
 
     def notes(self) -> list[str]:
         left_out = [part for part in protocol.PARTS if part not in self.parts]

@@ -13,6 +13,7 @@ from longeval.tasks.babilong.protocol import OFFICIAL_LENGTHS
 from longeval.tasks.base import DataStatus, TaskOptions, one_of
 from longeval.tasks.corpora import Corpus, file_hash, hub_answers
 
+OWN_BUILD = "own build"
 _BOTH_SETS_TO = 32000  # upstream's scripts take the larger set up to here
 
 
@@ -46,7 +47,7 @@ class Source:
         published = self._published(nominal)
         if published is None:
             built = own.build(self._ingredients, self.task, nominal, count, seed, tokenizer)
-            return [(question, {"data": "own build", **meta}) for question, meta in built]
+            return [(question, {"data": OWN_BUILD, **meta}) for question, meta in built]
         rows = hub.questions(published, nominal, self.task, self.options.data_dir)
         digest = hashlib.sha256(repr(rows).encode()).hexdigest()[:16]
         meta = {"data": f"{published.hub_id} {OFFICIAL_LENGTHS[nominal]}/{self.task} {digest}"}
