@@ -16,7 +16,6 @@ import torch
 import transformers
 
 from longeval.errors import UserError
-from longeval.models.architecture import AUTHORS_TYPES
 from longeval.models.checkpoint import Checkpoint
 from longeval.models.decoding import Limits, _StopStrings
 from longeval.models.torch_backend import default_bos, pick_dtype
@@ -148,9 +147,8 @@ def load_vllm(
     """
     if problem := engines.problem():
         raise UserError(problem)
-    if checkpoint.gguf or checkpoint.config["model_type"] in AUTHORS_TYPES:
-        kind = "GGUF files" if checkpoint.gguf else f"{checkpoint.config['model_type']} checkpoints"
-        raise UserError(f"the vllm backend does not run {kind}; use --backend torch")
+    if reason := engines.unsupported(checkpoint):
+        raise UserError(f"{reason}; use --backend torch")
     engines.prepare_environment()
     from transformers import AutoConfig
     from vllm import envs

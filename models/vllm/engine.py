@@ -7,7 +7,8 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import TYPE_CHECKING, Any
 
 from longeval.errors import UserError
-from longeval.models.checkpoint import one_line
+from longeval.models.architecture import AUTHORS_TYPES
+from longeval.models.checkpoint import Checkpoint, one_line
 
 if TYPE_CHECKING:
     from vllm.v1.engine.llm_engine import LLMEngine
@@ -70,6 +71,15 @@ def installed_version() -> str | None:
             return version(package)
         except PackageNotFoundError:
             continue
+    return None
+
+
+def unsupported(checkpoint: Checkpoint) -> str | None:
+    """Why vLLM does not run this kind of checkpoint, or None."""
+    if checkpoint.gguf:
+        return "the vllm backend does not run GGUF files"
+    if checkpoint.config["model_type"] in AUTHORS_TYPES:
+        return f"the vllm backend does not run {checkpoint.config['model_type']} checkpoints"
     return None
 
 
