@@ -35,7 +35,7 @@ class Block:
 
     def views(self, cache: Tensor) -> tuple[Pool, Tensor | None]:
         """`cache` uint8 [blocks, H, P, bytes_per_token], contiguous in its last two, as a pool and tail [blocks, H, 2, d]."""
-        memory, shape, end = cache.flatten(2), self.page.shape, self.page.nbytes
+        memory, shape, end = cache.view(*cache.shape[:2], -1), self.page.shape, self.page.nbytes  # never a copy
         if not self.conv:
             return self.page.carve(memory), None
         tail = memory[..., end : end + TAIL * shape.head_dim * shape.dtype.itemsize]

@@ -40,8 +40,9 @@ class TokenPlaces:
         return TokenPlaces(page_size, sequence, position, fresh, table, last & (slots >= 0))
 
     def page(self, position: Tensor) -> Tensor:
-        """[T] int64: the block that holds the sequence's token at `position`; any block for negative ones."""
-        return self.table[self.sequence, position.clamp(min=0) // self.page_size].long()
+        """[T] int64: the block that holds the sequence's token at `position`; any block for what is no position of it."""
+        column = (position // self.page_size).clamp(0, self.table.shape[1] - 1)
+        return self.table[self.sequence, column].long()
 
 
 def short_convolution(x: Tensor, weight: Tensor, tail: Tensor, places: TokenPlaces) -> Tensor:
