@@ -20,6 +20,12 @@ Shapes = Mapping[str, tuple[int, ...]]
 FLA_TYPES = ("path_attn", "forgetting_transformer", "fox", "transformer")
 AUTHORS_TYPES = ("forgetting_transformer-project_fox", "transformer-project_fox")
 HEAD_NORM_EPS = 1e-5  # of q/k norms, whatever `norm_eps` says
+_AUTHORS_GATES: dict[str, Literal["linear", "constant"] | None] = {
+    "full": "linear",
+    "bias_only": "constant",
+    "fixed": "constant",
+    "none": None,
+}
 
 
 @dataclass(frozen=True)
@@ -38,8 +44,8 @@ class Architecture:
     `fused_residual`: the MLP's norm reads the residual sum before it is rounded. `gate`: forget gate, from the input or
     a constant per head. `gate_scaled`: the gate sum is multiplied by head_dim^-1/2 (PaTH-FoX) or not (FoX).
     `qk_norm`: RMSNorm over each head with one weight for all heads ("shared") or one per head ("per_head"), or over
-    the full width ("full"). `output_norm`: RMSNorm per head on the attention output. `shift`: data-dependent token shift
-    of keys and values. `window`: keys that a query sees, itself included. `trained_length`: as the config says.
+    the full width ("full"). `output_norm`: RMSNorm per head on the attention output. `shift_k, shift_v`: data-dependent
+    token shift. `window`: keys that a query sees, itself included. `trained_length`: as the config says.
     """
 
     vocab_size: int
@@ -167,7 +173,9 @@ def _path_attn(keys: Keys, shapes: Shapes) -> tuple[Architecture, dict[str, str]
             raise keys.error(key, f"= {keys.config[key]!r} contradicts the weights, which {tensors} its tensors")
     path = PathOptions(rank[0] if rank else None, conv[2] if conv and len(conv) == 3 else None)
     gate = keys.flag("use_forget_gate", False)
-    arch = Architecture(**_common(keys, ("swish", "powlu")), path=path, gate="linear" if gate else None, gate_scaled=True)
+    arch = Architecture(
+        **_common(keys, ("swish", "powlu")), path=path, gate="linear" if gate else None, gate_scaled=True
+    )
     return arch, {".attn.g_proj.": ".attn.f_proj."}  # here g_proj is the forget gate
 
 
@@ -203,20 +211,22 @@ def _rope(keys: Keys, shapes: Shapes) -> tuple[Architecture, dict[str, str]]:
 def _authors(keys: Keys, kind: str) -> tuple[Architecture, dict[str, str]]:
     keys.absent("num_kv_heads", "this format has no grouped queries")
     plain = kind == "transformer-project_fox"
-    gate_type = "none" if plain else keys.choice("fgate_type", "full", ("full", "bias_only", "fixed", "none"))
+    gate_type = "none" if plain else keys.choice("fgate_type", "full", tuple(_AUTHORS_GATES))
     rope = keys.flag("use_rope", plain)
     norm = keys.flag("qk_norm", False)
     shared = keys.flag("qk_norm_share_param_across_head", False)
     gated, output_norm = keys.flag("use_output_gate", False), keys.flag("use_output_norm", False)
-    gate_act = keys.choice("ogate_act", "sigmoid", ("sigmoid", "silu"))
+    gate_act: Literal["sigmoid", "silu"] = "sigmoid"
+    if keys.choice("ogate_act", "sigmoid", ("sigmoid", "silu")) == "silu":
+        gate_act = "silu"
     if gated and output_norm and gate_act == "silu":
         raise keys.error("ogate_act", "'silu' does not go together with use_output_norm")
     arch = Architecture(
         **_common(keys, ("swish", "sigmoid")),
-        gate={"full": "linear", "none": None}.get(gate_type, "constant"),  # type: ignore[arg-type]
+        gate=_AUTHORS_GATES[gate_type],
         qk_norm=("shared" if shared else "per_head") if norm else None,
         rope_theta=keys.number("rope_base", 500000.0) if rope else None,
-        output_gate=gate_act if gated else None,  # type: ignore[arg-type]
+        output_gate=gate_act if gated else None,
         output_norm=output_norm,
         shift_k=keys.flag("use_k_shift", False),
         shift_v=keys.flag("use_v_shift", False),

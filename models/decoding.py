@@ -19,6 +19,7 @@ from torch import Tensor
 from longeval.types import Generation, TokenScores
 
 LOGIT_BUDGET = 2**26  # logits held at a time when a text is scored
+TOKENS_PER_CALL = 4096  # through the network at a time, of all sequences of a batch together
 
 
 class Batch(Protocol):

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from longeval.models.architecture import Architecture, read_architecture
-from longeval.models.decoding import LOGIT_BUDGET
+from longeval.models.decoding import LOGIT_BUDGET, TOKENS_PER_CALL
 from longeval.models.network import LayerState, Network
 from longeval.models.weights import Weights, check_sources, find_sources
 
-TOKENS_PER_CALL = 4096  # of all sequences together, through the network at a time
 PAGE = 512
 
 

@@ -11,7 +11,9 @@ and decoding are the same call. Padding stands on the right and touches nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -74,8 +76,8 @@ class ShortConv(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x [B, width - 1 + T, channels], earlier inputs in front -> [B, T, channels]."""
         weight = self.weight.to(full_precision(x.dtype))
-        T = x.shape[1] - weight.shape[2] + 1
-        return F.silu(sum(weight[:, 0, m] * x[:, m : m + T] for m in range(weight.shape[2]))).to(x.dtype)
+        windows = x.unfold(1, weight.shape[2], 1)  # [B, T, channels, width]
+        return F.silu((windows * weight[:, 0]).sum(-1)).to(x.dtype)
 
 
 def after(x: Tensor, new: Tensor, keep: int) -> Tensor:
@@ -202,7 +204,7 @@ class SelfAttention(nn.Module):
         return F.logsigmoid(self.f_proj(x).to(full))
 
     def _shift(self, y: Tensor, mix: Tensor, before: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
-        """Per head: y_t <- a_t y_{t-1} + (1 - a_t) y_t with a = sigmoid(mix [B, T, H]), and the next call's `before`."""
+        """Per head y_t <- a_t y_{t-1} + (1 - a_t) y_t, a = sigmoid(mix [B, T, H]); second, `before` of the next call."""
         inputs = torch.cat([before, y], dim=1)
         full = full_precision(y.dtype)
         a = torch.sigmoid(mix.to(full)).repeat_interleave(self.arch.head_dim, dim=-1)
@@ -215,7 +217,7 @@ def powlu(x: Tensor) -> Tensor:
     return torch.sigmoid(x) * torch.where(x > 0, positive ** (3 / (positive.sqrt() + 1)), x)
 
 
-ACTIVATIONS = {"swish": F.silu, "sigmoid": torch.sigmoid, "powlu": powlu}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"swish": F.silu, "sigmoid": torch.sigmoid, "powlu": powlu}
 
 
 class MLP(nn.Module):
@@ -261,6 +263,10 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(Block(arch) for _ in range(arch.layers))
         self.norm = RMSNorm(arch.hidden_size, arch.norm_eps)
 
+    @property
+    def blocks(self) -> list[Block]:
+        return cast(list[Block], list(self.layers))
+
 
 class Network(nn.Module):
     """A causal language model."""
@@ -273,12 +279,12 @@ class Network(nn.Module):
 
     def start(self, batch: int, capacity: int) -> list[LayerState]:
         """Empty states for `batch` sequences of up to `capacity` tokens."""
-        return [block.attn.start(batch, capacity) for block in self.model.layers]
+        return [block.attn.start(batch, capacity) for block in self.model.blocks]
 
     def forward(self, ids: Tensor, states: list[LayerState], new: Tensor) -> Tensor:
         """ids [B, T], of which each sequence has `new` [B] -> hidden states [B, T, D] before the final norm."""
         h: Tensor = self.model.embeddings(ids)
-        for block, state in zip(self.model.layers, states, strict=True):
+        for block, state in zip(self.model.blocks, states, strict=True):
             h = block(h, state, new)
         return h
 

@@ -6,6 +6,7 @@ import json
 import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,12 @@ from torch import Tensor
 
 from longeval.errors import UserError
 
-WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+WEIGHT_FILES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
 
 
 @dataclass(frozen=True)
@@ -41,10 +47,10 @@ class Weights:
     def _open(self, file: Path) -> None:
         if file.suffix == ".safetensors":
             try:
-                tensors = safe_open(file, "pt")  # type: ignore[no-untyped-call]
+                tensors: Any = safe_open(file, "pt")
                 for name in tensors.keys():  # noqa: SIM118 (not a dict)
                     self.shapes[name] = tuple(tensors.get_slice(name).get_shape())
-                    self._readers[name] = lambda tensors=tensors, name=name: tensors.get_tensor(name)
+                    self._readers[name] = partial(tensors.get_tensor, name)
             except (SafetensorError, OSError) as error:
                 raise UserError(f"{file} is damaged or cut off ({error}); copy or download it again") from error
             return
@@ -55,11 +61,15 @@ class Weights:
             raise UserError(f"{file} is damaged or no PyTorch weights ({reason}); copy or download it again") from error
         for name, tensor in state.items():
             self.shapes[name] = tuple(tensor.shape)
-            self._readers[name] = lambda tensor=tensor: tensor
+            self._readers[name] = partial(_same, tensor)
 
     def read(self, source: Source) -> Tensor:
         tensor = self._readers[source.name]()
         return tensor if source.rows is None else tensor[slice(*source.rows)]
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def weight_files(folder: Path) -> list[Path]:

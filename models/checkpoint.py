@@ -1,0 +1,179 @@
+"""From what the user called a model to a folder or file on this machine, its config, tokenizer and hash.
+
+A model is `demo`, a folder with config.json, a .gguf file, or a Hugging Face hub id, which is downloaded (config and
+tokenizer first, weights when they are needed) or found in the hub's cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from longeval.errors import UserError
+from longeval.models.architecture import AUTHORS_TYPES, FLA_TYPES
+from longeval.models.demo import DEMO, demo_folder
+from longeval.models.weights import WEIGHT_FILES, weight_files
+
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+)
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_HUB_TEXT = ["*.json", "*.model", "*.txt", "*.jinja"]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model on this machine. `gguf`: name of the GGUF file in `folder`, for those. `hub`: the id it came from."""
+
+    name: str
+    folder: Path
+    gguf: str | None = None
+    hub: str | None = None
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """config.json, or what the GGUF file says in its place."""
+        if self.gguf:
+            return dict(self._auto_config().to_dict())
+        path = self.folder / "config.json"
+        try:
+            config = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, OSError) as error:
+            raise UserError(f"{path} is not readable JSON ({error})") from error
+        if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+            raise UserError(f"{path} has no model_type: this is no model's config")
+        return config
+
+    @property
+    def is_fla(self) -> bool:
+        """Whether the network is ours (fla's or the FoX authors' format); transformers has all others."""
+        return self.gguf is None and self.config["model_type"] in (*FLA_TYPES, *AUTHORS_TYPES)
+
+    def _auto_config(self) -> Any:
+        from transformers import AutoConfig
+
+        try:
+            return AutoConfig.from_pretrained(self.folder, gguf_file=self.gguf, local_files_only=True)
+        except Exception as error:  # transformers raises many kinds; the user needs the same answer
+            raise UserError(f"{self.path}: transformers cannot read the config ({one_line(error)})") from error
+
+    @property
+    def path(self) -> Path:
+        return self.folder / self.gguf if self.gguf else self.folder
+
+    @cached_property
+    def trained_length(self) -> int | None:
+        """Trained window in tokens, where the config states one."""
+        if self.is_fla:
+            # PaTH and FoX have no position table; the FoX authors' key of this name is unused.
+            stated = self.config.get("max_position_embeddings") if self.config["model_type"] == "transformer" else None
+        else:
+            stated = getattr(self._auto_config().get_text_config(), "max_position_embeddings", None)
+        return stated if isinstance(stated, int) and stated > 0 else None
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The transformers tokenizer, or None for a folder without tokenizer files."""
+        if self.gguf is None and not any((self.folder / name).is_file() for name in _TOKENIZER_FILES):
+            return None
+        from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+        try:
+            if self.is_fla and not _names_tokenizer(self.folder) and (self.folder / "tokenizer.json").is_file():
+                # transformers would look the class up by model_type, which it does not know
+                return PreTrainedTokenizerFast.from_pretrained(self.folder, local_files_only=True)
+            return AutoTokenizer.from_pretrained(self.folder, gguf_file=self.gguf, local_files_only=True)
+        except Exception as error:  # as above
+            raise UserError(f"{self.path}: transformers cannot load the tokenizer ({one_line(error)})") from error
+
+    @cached_property
+    def eos_ids(self) -> frozenset[int]:
+        """Every id that ends a text: generation config (else config) and tokenizer together."""
+        path = self.folder / "generation_config.json"
+        generation: dict[str, Any] = {}
+        if self.gguf is None and path.is_file():
+            try:
+                generation = json.loads(path.read_text(encoding="utf-8"))
+            except ValueError as error:
+                raise UserError(f"{path} is not readable JSON ({error})") from error
+        stated = generation.get("eos_token_id", self.config.get("eos_token_id"))
+        ids = set(stated) if isinstance(stated, list) else {stated}
+        ids.add(getattr(self.tokenizer, "eos_token_id", None))
+        return frozenset(eos for eos in ids if eos is not None)
+
+    def fetch_weights(self) -> None:
+        """Downloads a hub model's weights; nothing to do for others."""
+        if self.hub:
+            _download(self.hub, ["model*.safetensors"])
+            if not any((self.folder / name).is_file() for name in WEIGHT_FILES[:2]):
+                _download(self.hub, ["pytorch_model*.bin"])
+
+    def hash(self) -> str:
+        """16 hex digits of the SHA-256 over the config and the weights' contents."""
+        files = [self.folder / self.gguf] if self.gguf else [self.folder / "config.json", *weight_files(self.folder)]
+        with ThreadPoolExecutor() as pool:
+            digests = list(pool.map(_file_digest, files))
+        lines = [f"{file.name} {digest}\n" for file, digest in zip(files, digests, strict=True)]
+        return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
+
+
+def find_checkpoint(name: str) -> Checkpoint:
+    """The checkpoint that `name` means. UserError when there is none."""
+    if name == DEMO:
+        return Checkpoint(name, demo_folder())
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if (path / "config.json").is_file():
+            return Checkpoint(name, path)
+        inside = ", ".join(sorted(file.name for file in path.glob("*.gguf")))
+        hint = f"; to run a GGUF file name it itself ({inside})" if inside else ""
+        raise UserError(f"{path} has no config.json: not a model folder{hint}")
+    if path.is_file():
+        if path.suffix == ".gguf":
+            return Checkpoint(name, path.parent, gguf=path.name)
+        raise UserError(f"{path} is a file: give the folder that holds config.json, or a .gguf file")
+    if path.suffix == ".gguf" or not _HUB_ID.fullmatch(name):
+        raise UserError(f"no such model: {name} is no folder or file here")
+    folder = _download(name, _HUB_TEXT)
+    if not (folder / "config.json").is_file():
+        raise UserError(f"hub model {name} has no config.json: not a model that can be loaded")
+    return Checkpoint(name, folder, hub=name)
+
+
+def _download(hub: str, patterns: list[str]) -> Path:
+    """Files of a hub model's top folder that match; the local snapshot."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        return Path(snapshot_download(hub, allow_patterns=patterns, ignore_patterns=["*/*"]))
+    except (OSError, ValueError, HFValidationError) as error:  # the hub client's errors and httpx's derive from these
+        raise UserError(f"no such model: {hub} is no folder here and not on the hub ({one_line(error)})") from error
+
+
+def _names_tokenizer(folder: Path) -> bool:
+    """Whether tokenizer_config.json says which class reads the tokenizer."""
+    path = folder / "tokenizer_config.json"
+    return path.is_file() and "tokenizer_class" in json.loads(path.read_text(encoding="utf-8"))
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of a foreign error's message."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
