@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 BETTER, WORSE = "▲", "▼"
+_GAP = 2  # characters between columns: the padding and the box's
 _MARK_STYLES = {BETTER: "green", WORSE: "red", "e": "red"}
 
 
@@ -43,6 +44,13 @@ class Line:
     entries: list[Entry]
     style: str = ""
 
+    def fresh_labels(self, above: tuple[str, ...]) -> list[str]:
+        """The labels, without the leading ones that the line above has too."""
+        same = 0
+        while same < len(above) - 1 and self.labels[same] == above[same]:
+            same += 1
+        return ["", *[""] * (same - 1), *self.labels[same:]] if same else list(self.labels)
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -69,16 +77,16 @@ class Grid:
     def _blocks(self, width: int) -> list[tuple[int, int]]:
         """Half-open ranges of columns that fit beside the labels; a column too wide for any width stands alone."""
         stubs = sum(
-            1 + max(len(text) for text in [stub, *(line.labels[index] for line in self.lines)])
+            _GAP + max(len(text) for text in [stub, *(line.labels[index] for line in self.lines)])
             for index, stub in enumerate(self.stubs)
         )
         blocks, start, used = [], 0, stubs
         for index, column in enumerate(self.columns):
-            needed = 1 + max(len(text) for text in [column, *(line.entries[index].plain for line in self.lines)])
-            if used + needed - 1 > width and index > start:
+            needed = max(len(text) for text in [column, *(line.entries[index].plain for line in self.lines)])
+            if used + needed > width and index > start:
                 blocks.append((start, index))
                 start, used = index, stubs
-            used += needed
+            used += needed + _GAP
         return [*blocks, (start, len(self.columns))]
 
     def _block(self, start: int, stop: int) -> Table:
@@ -89,10 +97,14 @@ class Grid:
             table.add_column(column, justify="right")
         for group in self.groups:
             table.add_section()
+            above: tuple[str, ...] = ()
             for line in group:
-                style = {"average": "bold", "category": "italic", "published": "italic dim"}.get(line.style, "")
-                labels = [Text(label, style=style) for label in line.labels]
-                table.add_row(*labels, *(_rich_entry(entry, style) for entry in line.entries[start:stop]))
+                entries = line.entries[start:stop]
+                if any(entry.plain for entry in entries):
+                    style = {"average": "bold", "category": "italic", "published": "italic dim"}.get(line.style, "")
+                    labels = [Text(label, style=style) for label in line.fresh_labels(above)]
+                    table.add_row(*labels, *(_rich_entry(entry, style) for entry in entries))
+                    above = line.labels
         return table
 
 

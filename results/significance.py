@@ -106,7 +106,8 @@ def difference(cells: Sequence[TwoRuns], bounded: bool = True) -> Difference:
     else:
         test = "paired permutation" if paired else "permutation"
         p = permutation_test(cells, shares, value)
-    return Difference(value, error, low, high, effect, p, sum(len(c.first) for c in cells if c.paired), test)
+    pairs = sum(len(cell.first) for cell in cells if cell.paired)
+    return Difference(value, error, low, high, effect, p, pairs, test)
 
 
 def _freedom(variances: Sequence[float], cells: Sequence[TwoRuns]) -> float:
@@ -163,12 +164,20 @@ def holm(p_values: Iterable[float]) -> list[float]:
     return adjusted
 
 
+def smallest_visible(deviation: float, samples: float, power: float = POWER, level: float = LEVEL) -> float:
+    """The difference that `samples` show with probability `power`; see `samples_needed`."""
+    return _quantiles(power, level) * deviation / math.sqrt(samples)
+
+
 def samples_needed(smallest: float, deviation: float, power: float = POWER, level: float = LEVEL) -> int:
     """Samples (pairs) to see a difference of `smallest` with probability `power` in a two-sided test at `level`.
 
     `deviation`: standard deviation of the paired differences. By the normal approximation, ((z₁ + z₂) · deviation /
     smallest)².
     """
+    return max(2, math.ceil((_quantiles(power, level) * deviation / smallest) ** 2))
+
+
+def _quantiles(power: float, level: float) -> float:
     normal = statistics.NormalDist()
-    z = normal.inv_cdf(1 - level / 2) + normal.inv_cdf(power)
-    return max(2, math.ceil((z * deviation / smallest) ** 2))
+    return normal.inv_cdf(1 - level / 2) + normal.inv_cdf(power)

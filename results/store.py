@@ -121,7 +121,9 @@ class RunWriter(RunFolder):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             lock.close()
-            raise UserError(f"another process is writing to {self.path}; wait for it or choose another --out") from error
+            raise UserError(
+                f"another process is writing to {self.path}; wait for it or choose another --out"
+            ) from error
         return lock
 
     def _drop_torn_row(self) -> None:
@@ -183,18 +185,21 @@ def create_or_resume(path: Path, decides: dict[str, Any], info: dict[str, Any]) 
         raise UserError(f"cannot write to {path} ({error.strerror}); choose another --out") from error
 
 
-def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested dicts as one, with keys like `tasks.ruler/vt.version`."""
     if isinstance(value, dict) and value:
-        pairs = (_flatten(item, f"{prefix}.{key}" if prefix else key) for key, item in value.items())
+        pairs = (flatten(item, f"{prefix}.{key}" if prefix else key) for key, item in value.items())
         return {key: item for pair in pairs for key, item in pair.items()}
     return {prefix: value}
 
 
 def _refuse_difference(path: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
-    before, now = _flatten(old), _flatten(json.loads(json.dumps(new)))
+    before, now = flatten(old), flatten(json.loads(json.dumps(new)))
     absent = "(absent)"
     differing = [key for key in sorted(before.keys() | now.keys()) if before.get(key, absent) != now.get(key, absent)]
     if differing:
-        shown = "; ".join(f"{key}: {before.get(key, absent)} there, {now.get(key, absent)} now" for key in differing[:6])
+        shown = "; ".join(
+            f"{key}: {before.get(key, absent)} there, {now.get(key, absent)} now" for key in differing[:6]
+        )
         more = f"; and {len(differing) - 6} more" if len(differing) > 6 else ""
         raise UserError(f"{path} holds a run with another configuration ({shown}{more}); choose another --out")

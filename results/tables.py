@@ -60,9 +60,18 @@ def number(value: float | None, percent: bool) -> str:
     return "–" if value is None else f"{scaled(value, percent):.{1 if percent else 3}f}"
 
 
+def interval(mean: Mean, percent: bool) -> str:
+    """A 95 % interval as tables print it: whole points where it is wide, one digit more where it is narrow."""
+    low, high = scaled(mean.low, percent), scaled(mean.high, percent)
+    if low is None or high is None:
+        return ""
+    digits = (0 if percent else 2) + (high - low < (5 if percent else 0.05))
+    return f"{low:.{digits}f}–{high:.{digits}f}"
+
+
 def short_name(task: str) -> str:
-    """A task's name within its suite."""
-    return task.partition("/")[2]
+    """A task's name within its suite; an average's name as it is."""
+    return task.rpartition("/")[2]
 
 
 def record(
@@ -227,15 +236,15 @@ def length_summary(summary: Mapping[str, Any]) -> str:
     """One line on a suite's averages over lengths."""
 
     def reached(length: int | None) -> str:
-        return f"{length:,} tokens" if length else "not reached"
+        return f"{length:,}" if length else "not reached"
 
     partial = " (partial suite)" if summary["partial"] else ""
     mean = summary["mean_over_lengths"]
     interval = "" if mean.low is None else f" ({number(mean.low, True)}–{number(mean.high, True)})"
     return (
-        f"effective length (average above {number(summary['threshold'], True)}): "
-        f"{reached(summary['effective_length'])}{partial}, with its whole 95 % interval: "
-        f"{reached(summary['certain_length'])} · over lengths: mean {number(mean.value, True)}{interval}, "
+        f"effective length (average above {number(summary['threshold'], True)}): {reached(summary['effective_length'])}"
+        f"{partial}, by its whole 95 % interval: {reached(summary['certain_length'])} · "
+        f"over lengths: mean {number(mean.value, True)}{interval}, "
         f"weighted to long {number(summary['weighted_increasing'], True)}, "
         f"to short {number(summary['weighted_decreasing'], True)}"
     )

@@ -1,0 +1,206 @@
+"""The report's charts as Vega-Lite specifications: what is drawn; colours of text and ground come from the page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container, Iterable, Mapping, Sequence
+from itertools import cycle
+from typing import Any
+
+from longeval.results.depths import BINS, DepthGrid, depth_label
+from longeval.results.positions import WINDOW, PositionLoss
+from longeval.results.statistics import student_quantile
+
+SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
+_FIRST_POSITION = 128
+_PALETTE = [
+    "#4c78a8",
+    "#e45756",
+    "#54a24b",
+    "#f58518",
+    "#b279a2",
+    "#72b7b2",
+    "#9d755d",
+    "#eeca3b",
+    "#79706e",
+    "#ff9da6",
+]
+Point = dict[str, Any]
+Colours = dict[str, str]
+
+
+def curves(
+    points: Sequence[Point], colours: Colours, labels: Mapping[int, str], percent: bool, legend: bool
+) -> dict[str, Any]:
+    """Scores against length, one line a run with its 95 % band.
+
+    `points`: run, kind ("measured" or "published"), length, label, score, low, high, n and window (the run's trained
+    length, or None). `labels` of every length.
+    """
+    x = _length_axis(labels)
+    y_scale = {"domain": [0, 100]} if percent else {"zero": False}
+    colour = _colour(colours, {point["run"] for point in points}, legend)
+    dash = {"field": "kind", "type": "nominal", "legend": None}
+    dash["scale"] = {"domain": ["measured", "published"], "range": [[1, 0], [4, 3]]}
+    tooltip = [
+        {"field": name, "title": title, **({"type": "quantitative", "format": ".3~f"} if number else {})}
+        for name, title, number in (
+            ("run", "checkpoint", False),
+            ("label", "length", False),
+            ("score", "score", True),
+            ("low", "95 % from", True),
+            ("high", "to", True),
+            ("n", "n", False),
+        )
+    ]
+    y_title = "score × 100" if percent else "loss (nats)"
+    y = {"field": "score", "type": "quantitative", "title": y_title, "scale": y_scale}
+    layers: list[Any] = [
+        {
+            "mark": {"type": "area", "opacity": 0.18, "clip": True},
+            "encoding": {
+                "x": x,
+                "y": {"field": "low", "type": "quantitative", "title": y_title},
+                "y2": {"field": "high"},
+                "color": colour,
+            },
+        },
+        {"mark": {"type": "line", "clip": True}, "encoding": {"x": x, "y": y, "color": colour, "strokeDash": dash}},
+        {
+            "mark": {"type": "point", "filled": True, "size": 45, "opacity": 1, "clip": True},
+            "encoding": {"x": x, "y": y, "color": colour, "tooltip": tooltip},
+        },
+    ]
+    if x["type"] == "quantitative":
+        layers.append(_window_rule(points, x, colour))
+    return _spec({"values": list(points)}, layers)
+
+
+def _length_axis(labels: Mapping[int, str]) -> dict[str, Any]:
+    """Logarithmic with every length as a tick; lengths of 0 and buckets, which no logarithm fits, side by side."""
+    lengths = sorted(labels)
+    if lengths[0] <= 0 or any("–" in label for label in labels.values()):
+        return {"field": "label", "type": "ordinal", "sort": [labels[n] for n in lengths], "title": "length",
+                "axis": {"labelAngle": 0}}  # fmt: skip
+    names = json.dumps({str(length): labels[length] for length in lengths}, ensure_ascii=False)
+    return {
+        "field": "length",
+        "type": "quantitative",
+        "title": "length",
+        "scale": {"type": "log", "base": 2, "nice": False, "padding": 12},
+        "axis": {"values": lengths, "labelExpr": f"{names}[datum.value]", "grid": False, "labelOverlap": True},
+    }
+
+
+def _window_rule(points: Sequence[Point], x: Mapping[str, Any], colour: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted lines at the trained windows that lie within the lengths."""
+    last, first = max(point["length"] for point in points), min(point["length"] for point in points)
+    windows = {(p["run"], p["window"]) for p in points if p.get("window") and first <= p["window"] <= last}
+    values = [
+        {"run": run, "length": window, "about": f"{run}: trained window {window:,}"} for run, window in sorted(windows)
+    ]
+    return {
+        "data": {"values": values},
+        "mark": {"type": "rule", "strokeDash": [2, 4], "strokeWidth": 1.5},
+        "encoding": {"x": dict(x), "color": dict(colour), "tooltip": {"field": "about"}},
+    }
+
+
+def heatmap(grid: DepthGrid, labels: Mapping[int, str]) -> dict[str, Any]:
+    """Mean score × 100 by depth and length."""
+    values = [
+        {"length": labels[length], "depth": depth_label(index), "score": 100 * mean, "n": grid.counts[length][index]}
+        for length in grid.lengths
+        for index, mean in enumerate(grid.means[length])
+        if mean is not None
+    ]
+    x = {"field": "length", "type": "ordinal", "sort": [labels[n] for n in grid.lengths], "title": "length"}
+    y = {"field": "depth", "type": "ordinal", "sort": [depth_label(i) for i in range(BINS)], "title": "depth (%)"}
+    score = {"field": "score", "type": "quantitative"}
+    layers = [
+        {
+            "mark": {"type": "rect"},
+            "encoding": {
+                "color": {**score, "legend": None, "scale": {"domain": [0, 100], "scheme": "viridis"}},
+                "tooltip": [
+                    {"field": "length"},
+                    {"field": "depth", "title": "depth (%)"},
+                    {**score, "format": ".1f"},
+                    {"field": "n"},
+                ],
+            },
+        },
+        {
+            "mark": {"type": "text", "fontSize": 9},
+            "encoding": {
+                "text": {**score, "format": ".0f"},
+                "color": {"condition": {"test": "datum.score < 60", "value": "#ffffff"}, "value": "#000000"},
+            },
+        },
+    ]
+    axes = {"x": {**x, "axis": {"labelAngle": 0}}, "y": y}
+    return _spec({"values": values}, layers, encoding=axes)
+
+
+def losses(by_run: Mapping[str, PositionLoss], colours: Colours, windows: Mapping[str, int | None]) -> dict[str, Any]:
+    """Smoothed loss at each position, with the 95 % intervals of the buckets' means over documents."""
+    lines, bands = [], []
+    for run, loss in by_run.items():
+        curve = loss.as_dict()["smoothed"]
+        start = min(_FIRST_POSITION, loss.last // 8)  # before it the loss is high for want of context
+        drawn = zip(curve["positions"], curve["loss"], strict=True)
+        lines += [{"run": run, "position": position, "loss": value} for position, value in drawn if position >= start]
+        for bucket in loss.buckets:
+            if bucket.standard_error is not None and bucket.first >= start:
+                half = student_quantile(loss.documents - 1.0) * bucket.standard_error
+                middle = (bucket.first + bucket.last) / 2
+                bands.append({"run": run, "position": middle, "low": bucket.loss - half, "high": bucket.loss + half})
+    longest = max(loss.last for loss in by_run.values())
+    x = {"field": "position", "type": "quantitative", "title": "position in the document (tokens)",
+         "scale": {"domain": [0, longest], "nice": False}}  # fmt: skip
+    y = {"type": "quantitative", "title": f"loss (nats), moving average of {WINDOW}", "scale": {"zero": False}}
+    colour = _colour(colours, by_run, legend=True)
+    tooltip = ["run", "position", "loss"]
+    marks = [
+        {"run": run, "position": window, "about": f"{run}: trained window {window:,}"}
+        for run, window in windows.items()
+        if window and window < longest
+    ]
+    layers = [
+        {
+            "data": {"values": bands},
+            "mark": {"type": "area", "opacity": 0.18},
+            "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": colour},
+        },
+        {
+            "mark": {"type": "line", "strokeWidth": 1.3},
+            "encoding": {
+                "x": x,
+                "y": {**y, "field": "loss"},
+                "color": colour,
+                "tooltip": [{"field": t} for t in tooltip],
+            },
+        },
+        {
+            "data": {"values": marks},
+            "mark": {"type": "rule", "strokeDash": [2, 4], "strokeWidth": 1.5},
+            "encoding": {"x": x, "color": colour, "tooltip": {"field": "about"}},
+        },
+    ]
+    return _spec({"values": lines}, layers)
+
+
+def run_colours(runs: Iterable[str]) -> Colours:
+    """A colour for every run, so that it has the same one in every chart."""
+    return dict(zip(runs, cycle(_PALETTE), strict=False))
+
+
+def _colour(colours: Colours, present: Container[str], legend: bool) -> dict[str, Any]:
+    runs = [run for run in colours if run in present]
+    shown = {"orient": "bottom", "columns": 3, "symbolType": "circle", "symbolOpacity": 1, "labelLimit": 300}
+    scale = {"domain": runs, "range": [colours[run] for run in runs]}
+    return {"field": "run", "type": "nominal", "title": None, "scale": scale, "legend": shown if legend else None}
+
+
+def _spec(data: Any, layers: Sequence[Any], **more: Any) -> dict[str, Any]:
+    return {"$schema": SCHEMA, "width": "container", "data": data, "layer": list(layers), **more}

@@ -1,0 +1,146 @@
+"""Checkpoints side by side: one table per suite, with intervals, the best in bold, and tested differences to a baseline.
+
+A cell is tested on the samples that both runs answered (same id, same references, same document), or, when they share
+none, without pairs. Suite averages are tested where both runs have the same tasks at that length. Holm's correction is
+over everything that one table tests. See `significance` for the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from longeval.errors import UserError, nearest
+from longeval.results.aggregate import average_weights, counted_score
+from longeval.results.fairness import unfair_differences
+from longeval.results.published import Published
+from longeval.results.runs import Run, load_runs, merged_suites
+from longeval.results.significance import LEVEL, Difference, TwoRuns, difference, holm
+from longeval.results.store import Row
+from longeval.results.tables import is_percent
+
+Place = tuple[str, int, str]  # table row (a full task name, or an average's name), length, run label
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A difference to the baseline and its p-value after Holm's correction over its table."""
+
+    difference: Difference
+    corrected: float
+
+    @property
+    def significant(self) -> bool:
+        return self.corrected < LEVEL
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs side by side. `warnings`: what makes the comparison unfair, one line each. `tested`: by suite and place."""
+
+    runs: list[Run]
+    baseline: Run
+    published: list[Published]
+    warnings: list[str]
+    suites: list[dict[str, Any]]
+    tested: dict[str, dict[Place, Tested]]
+
+
+def compare(paths: Sequence[Path], baseline: Path | None = None, published: Sequence[Published] = ()) -> Comparison:
+    """Compares the runs in `paths` with `baseline`, one of them (by default the first)."""
+    runs = load_runs(paths)
+    chosen = runs[0]
+    if baseline is not None:
+        matching = [
+            run for run in runs if run.label == str(baseline) or run.folder.path.resolve() == baseline.resolve()
+        ]
+        if not matching:
+            raise UserError(
+                f"--baseline {baseline} is none of the runs{nearest(str(baseline), [r.label for r in runs])}"
+            )
+        chosen = matching[0]
+    suites = merged_suites(runs)
+    others = [run for run in runs if run is not chosen]
+    return Comparison(
+        runs=runs,
+        baseline=chosen,
+        published=list(published),
+        warnings=[f"not the same in all runs: {line}" for line in unfair_differences(runs)],
+        suites=suites,
+        tested={suite["name"]: _test(suite, chosen, others) for suite in suites},
+    )
+
+
+def _test(suite: Mapping[str, Any], baseline: Run, others: Iterable[Run]) -> dict[Place, Tested]:
+    """Every difference to the baseline that a suite's table shows, Holm's correction over all of them."""
+    found: dict[Place, Difference] = {}
+    for run in others:
+        cells = _shared_cells(suite, baseline, run)
+        bounded = {task["name"]: task["percent"] for task in suite["tasks"]}
+        for (task, length), pair in cells.items():
+            found[task, length, run.label] = difference([pair], bounded[task])
+        for average in suite["averages"]:
+            for length in sorted({length for _, length in cells}):
+                parts = _members(suite, average, length, cells, baseline, run)
+                if parts:
+                    found[average["name"], length, run.label] = difference(parts, is_percent(suite))
+    corrected = holm(difference.p for difference in found.values())
+    return {
+        place: Tested(*pair) for place, pair in zip(found, zip(found.values(), corrected, strict=True), strict=True)
+    }
+
+
+def _shared_cells(suite: Mapping[str, Any], baseline: Run, run: Run) -> dict[tuple[str, int], TwoRuns]:
+    """The two runs' scores in every cell of the suite where both have some."""
+    cells = {}
+    for task in suite["tasks"]:
+        for name, length in baseline.by_cell:
+            if name == task["name"]:
+                first, second = (one.by_cell.get((name, length), []) for one in (baseline, run))
+                if pair := two_runs(first, second, task["percent"]):
+                    cells[name, length] = pair
+    return cells
+
+
+def two_runs(first: Sequence[Row], second: Sequence[Row], bounded: bool) -> TwoRuns | None:
+    """The scores of one cell's rows: of the samples in both, or of all when they share none; None when one has none."""
+
+    def scores(rows: Iterable[Row]) -> dict[Any, float]:
+        identified = ((_identity(row), counted_score(row, bounded)) for row in rows)
+        return {identity: score for identity, score in identified if score is not None}
+
+    ours, theirs = scores(first), scores(second)
+    shared = [identity for identity in ours if identity in theirs]
+    if shared:
+        return TwoRuns(np.array([ours[i] for i in shared]), np.array([theirs[i] for i in shared]), paired=True)
+    if ours and theirs:
+        return TwoRuns(np.array(list(ours.values())), np.array(list(theirs.values())), paired=False)
+    return None
+
+
+def _identity(row: Row) -> tuple[str, tuple[str, ...], str]:
+    """What two runs' rows must have in common to be the same question."""
+    return row.id, tuple(row.references), str(row.meta.get("document", ""))
+
+
+def _members(
+    suite: Mapping[str, Any],
+    average: Mapping[str, Any],
+    length: int,
+    cells: Mapping[tuple[str, int], TwoRuns],
+    baseline: Run,
+    run: Run,
+) -> list[TwoRuns]:
+    """The weighted cells of an average at `length`; none unless both runs have the same tasks there."""
+    present = {task["name"] for task in suite["tasks"] if (task["name"], length) in cells}
+    weights = average_weights(suite, average, present)
+    members = present & weights.keys()
+    for one in (baseline, run):
+        if any(one.by_cell.get((task, length)) for task in weights.keys() - members):
+            return []
+    pairs = ((task, cells[task, length]) for task in weights if task in members)
+    return [TwoRuns(pair.first, pair.second, pair.paired, weights[task]) for task, pair in pairs]

@@ -1,0 +1,59 @@
+"""Accuracy by depth: where in the context an answer stands, against the context's length.
+
+Tasks put `depths` in a sample's `meta`: percents of the context, 0 its beginning, one for every needle or supporting
+fact. A sample with several of them counts at each with its whole score, as rows do not say which one was missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from longeval.results.aggregate import counted_score
+from longeval.results.store import Row
+
+BINS = 10
+
+
+@dataclass(frozen=True)
+class DepthGrid:
+    """One task's mean scores by depth and length. `means[length][bin]` is None where no sample falls; `counts` alike.
+
+    `several`: whether some sample has more than one depth.
+    """
+
+    means: dict[int, list[float | None]]
+    counts: dict[int, list[int]]
+    several: bool
+
+    @property
+    def lengths(self) -> list[int]:
+        return list(self.means)
+
+
+def depth_label(index: int) -> str:
+    """The depths of a bin, in percent."""
+    return f"{index * 100 // BINS}–{(index + 1) * 100 // BINS}"
+
+
+def depth_grids(by_cell: Mapping[tuple[str, int], Sequence[Row]]) -> dict[str, DepthGrid]:
+    """The grid of every task whose samples have depths."""
+    tasks: dict[str, dict[int, list[Row]]] = {}
+    for (task, length), rows in sorted(by_cell.items(), key=lambda item: item[0][1]):
+        if positional := [row for row in rows if row.meta.get("depths")]:
+            tasks.setdefault(task, {})[length] = positional
+    return {task: _grid(by_length) for task, by_length in tasks.items()}
+
+
+def _grid(by_length: Mapping[int, Sequence[Row]]) -> DepthGrid:
+    means: dict[int, list[float | None]] = {}
+    counts: dict[int, list[int]] = {}
+    for length, rows in by_length.items():
+        sums, counts[length] = [0.0] * BINS, [0] * BINS
+        for row in rows:
+            for depth in row.meta["depths"]:
+                index = min(BINS - 1, int(depth * BINS // 100))
+                sums[index] += counted_score(row, bounded=True) or 0.0
+                counts[length][index] += 1
+        means[length] = [total / n if n else None for total, n in zip(sums, counts[length], strict=True)]
+    return DepthGrid(means, counts, any(len(row.meta["depths"]) > 1 for rows in by_length.values() for row in rows))

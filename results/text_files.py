@@ -1,0 +1,104 @@
+"""Tables as CSV, Markdown and LaTeX: the numbers that the terminal shows, in CSV unrounded and with all that is known."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+
+from longeval.results.grid import BETTER, WORSE, Entry, Grid, Line
+
+# The columns of a CSV file; a value that a row does not have stays empty.
+COLUMNS = (
+    "run", "suite", "kind", "name", "length", "label", "score", "standard_error", "low", "high", "n", "planned",
+    "errors", "empty", "cut", "truncated", "tasks", "of", "baseline", "difference", "difference_low",
+    "difference_high", "effect", "p", "p_corrected", "pairs", "test",
+)  # fmt: skip
+
+
+def as_csv(grids: Sequence[Grid]) -> str:
+    """One row per number of the tables, in the tables' scale (fractions times 100), unrounded."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for grid in grids:
+        writer.writerows(entry.record for line in grid.lines for entry in line.entries if entry.record)
+    return out.getvalue()
+
+
+def as_markdown(grids: Sequence[Grid]) -> str:
+    """GitHub's tables under headings, notes as lists; the best in bold."""
+    return "\n".join(_markdown_grid(grid) for grid in grids)
+
+
+def _markdown_grid(grid: Grid) -> str:
+    rows = [[*grid.stubs, *grid.columns], [*["---"] * len(grid.stubs), *["---:"] * len(grid.columns)]]
+    above: tuple[str, ...] = ()
+    for line in grid.lines:
+        rows.append([*_markdown_labels(line, above), *(_markdown_entry(entry) for entry in line.entries)])
+        above = line.labels
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    notes = "".join(f"- {_markdown_text(note)}\n" for note in grid.notes)
+    return f"## {_markdown_text(grid.title)}\n\n{table}\n\n{notes}"
+
+
+def _markdown_text(text: str) -> str:
+    for character in "\\|*_`<":
+        text = text.replace(character, "\\" + character)
+    return text
+
+
+def _markdown_labels(line: Line, above: tuple[str, ...]) -> list[str]:
+    labels = [_markdown_text(label) for label in line.fresh_labels(above)]
+    return [f"*{label}*" if line.style and label else label for label in labels]
+
+
+def _markdown_entry(entry: Entry) -> str:
+    text = f"**{entry.text}**" if entry.best else entry.text
+    return " ".join(part for part in (text, entry.interval, *(_markdown_text(mark) for mark in entry.marks)) if part)
+
+
+def as_latex(grids: Sequence[Grid]) -> str:
+    """booktabs tables with captions; intervals small beside the numbers, the best in bold."""
+    return "% needs \\usepackage{booktabs,amssymb}\n" + "\n".join(_latex_grid(grid) for grid in grids)
+
+
+def _latex_grid(grid: Grid) -> str:
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{_latex_text('. '.join([grid.title, *grid.notes]))}}}",
+        rf"\begin{{tabular}}{{{'l' * len(grid.stubs)}{'r' * len(grid.columns)}}}",
+        r"\toprule",
+        _latex_row([_latex_text(text) for text in (*grid.stubs, *grid.columns)]),
+    ]
+    for group in grid.groups:
+        lines.append(r"\midrule")
+        above: tuple[str, ...] = ()
+        for line in group:
+            labels = [_latex_text(label) for label in line.fresh_labels(above)]
+            labels = [rf"\emph{{{label}}}" if line.style and label else label for label in labels]
+            lines.append(_latex_row([*labels, *(_latex_entry(entry) for entry in line.entries)]))
+            above = line.labels
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    return f"{' & '.join(cells)} \\\\"
+
+
+def _latex_entry(entry: Entry) -> str:
+    text = rf"\textbf{{{_latex_text(entry.text)}}}" if entry.best else _latex_text(entry.text)
+    interval = rf"{{\scriptsize {_latex_text(entry.interval)}}}" if entry.interval else ""
+    return " ".join(part for part in (text, interval, *map(_latex_text, entry.marks)) if part)
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "×": r"$\times$", "–": "--", "·": r"$\cdot$",
+    "<": r"$<$", ">": r"$>$", BETTER: r"$\blacktriangle$", WORSE: r"$\blacktriangledown$", "…": r"\dots{}",
+}  # fmt: skip
+
+
+def _latex_text(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in text)
