@@ -141,26 +141,25 @@ class CodeTask(CorpusTask):
 class TextTask(PerplexityTask):
     """A user's own documents: `--corpus` names a `.txt` or `.jsonl` file or a folder of them."""
 
-    @property
-    def _path(self) -> Path:
+    def _problem(self) -> str | None:
         path = self.options.corpus
         if path is None:
-            raise UserError(f"{self.name} needs --corpus: a .txt or .jsonl file, or a folder of them")
-        if not path.exists():
-            raise UserError(f"--corpus {path} does not exist")
-        return path
+            return "--corpus is missing: a .txt or .jsonl file, or a folder of them"
+        return None if path.exists() else f"--corpus {path} does not exist"
+
+    def _path(self) -> Path:
+        if self.options.corpus is None or self._problem():
+            raise UserError(f"{self.name}: {self._problem()}")
+        return self.options.corpus
 
     def documents(self) -> Iterator[Document]:
-        return documents.text_documents(self._path)
+        return documents.text_documents(self._path())
 
     def data_status(self) -> DataStatus:
-        try:
-            return DataStatus(f"--corpus {self._path}")
-        except UserError as error:
-            return DataStatus("--corpus", str(error))
+        return DataStatus(f"--corpus {self.options.corpus or ''}".strip(), self._problem())
 
     def fingerprint(self) -> dict[str, Any]:
-        return {"corpus": file_hash(self._path)}
+        return {"corpus": file_hash(self._path())}
 
 
 class StdlibTask(PerplexityTask):

@@ -140,7 +140,7 @@ def test_code_says_how_it_was_joined(tmp_path):
 def test_the_option_of_the_text_task(tmp_path):
     task = get_task("perplexity/text")
     assert "--corpus" in task.data_status().problem
-    with pytest.raises(UserError, match="needs --corpus"):
+    with pytest.raises(UserError, match="perplexity/text: --corpus is missing"):
         task.build(byte_level(), 4)
     missing = text_task(tmp_path / "nowhere")
     assert "does not exist" in missing.data_status().problem
