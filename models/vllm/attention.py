@@ -27,12 +27,13 @@ from vllm.v1.attention.backend import (
     CommonAttentionMetadata,
     MultipleOf,
 )
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheSpec
+from vllm.v1.kv_cache_interface import KVCacheSpec
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
 from longeval.kernels.pages import CHUNK
 from longeval.kernels.pool import DTYPES, PageLayout, Shape, supports
 from longeval.kernels.reference import ScoreRule
+from longeval.models.vllm.manager import PageSpec
 from longeval.models.vllm.pages import Block
 from longeval.models.vllm.shortconv import short_convolution
 from longeval.models.vllm.step import CpuStep, CudaStep, Fixed, Packed, Step
@@ -118,7 +119,7 @@ class PagedAttention(nn.Module, AttentionLayerBase):
 
     def get_kv_cache_spec(self, vllm_config: VllmConfig) -> KVCacheSpec:
         shape = self.block.page.shape
-        return FullAttentionSpec(
+        return PageSpec(
             block_size=self.block.page.size,
             num_kv_heads=shape.kv_heads,
             head_size=shape.head_dim,
