@@ -2,34 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-
-from longeval.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from longeval.models.base import Model
 
-BACKENDS = ("torch", "vllm")
-
 
 def load_model(
-    name: str, backend: str = "auto", dtype: str = "auto", device: str = "auto", max_length: int | None = None
+    name: str,
+    backend: str = "auto",
+    dtype: str = "auto",
+    device: str = "auto",
+    max_length: int | None = None,
+    vllm: Sequence[str] = (),
 ) -> Model:
     """Loads a model. `name`: "demo", a folder with config.json, a .gguf file, or a hub id.
 
-    `backend`: "torch" or "auto" (the same now). `dtype`: float32, bfloat16, float16, float64, or "auto" (float32 on a
-    CPU, else as stored). `device`: cpu, cuda, cuda:N, or "auto". `max_length`: tokens of the longest sequence to come;
-    UserError before any work when its cache cannot fit into memory. UserError also for a model that is not there,
+    `backend`: "torch", "vllm", or "auto" (vLLM on CUDA where it is installed, else torch; `provenance` says why). `dtype`:
+    float32, bfloat16, float16, float64, or "auto" (float32 on a CPU, else as stored). `device`: cpu, cuda, cuda:N, or
+    "auto". `max_length`: tokens of the longest sequence to come, continuation included; UserError before any work when
+    its cache cannot fit into memory. `vllm`: engine arguments KEY=VALUE. UserError also for a model that is not there,
     broken or unsupported.
     """
-    if backend not in ("auto", *BACKENDS):
-        raise UserError(f"backend {backend!r} is not known{nearest(backend, ['auto', *BACKENDS])}")
-    if problem := backend_problems()["torch" if backend == "auto" else backend]:
-        raise UserError(f"backend {backend} cannot run: {problem}; use --backend torch")
     from longeval.models.checkpoint import find_checkpoint
-    from longeval.models.torch_backend import load_torch
+    from longeval.models.choice import choose_backend
 
-    return load_torch(find_checkpoint(name), dtype, device, max_length)
+    checkpoint = find_checkpoint(name)
+    chosen, why = choose_backend(backend, device, checkpoint, vllm)
+    model: Model
+    if chosen == "vllm":
+        from longeval.models.vllm.backend import load_vllm
+
+        model = load_vllm(checkpoint, dtype, device, max_length, vllm)
+    else:
+        from longeval.models.torch_backend import load_torch
+
+        model = load_torch(checkpoint, dtype, device, max_length)
+    model.provenance["backend_reason"] = why
+    return model
 
 
 def load_tokenizer(name: str) -> tuple[Any, int | None]:
@@ -45,4 +56,6 @@ def load_tokenizer(name: str) -> tuple[Any, int | None]:
 
 def backend_problems() -> dict[str, str | None]:
     """Why each backend cannot run here, or None for those that can."""
-    return {"torch": None, "vllm": "this version of longeval does not have it"}
+    from longeval.models.choice import problems
+
+    return problems()

@@ -11,7 +11,7 @@ from longeval.models.vllm import engine
 BACKENDS = ("torch", "vllm")
 
 
-def backend_problems() -> dict[str, str | None]:
+def problems() -> dict[str, str | None]:
     """Why each backend cannot run here, or None for those that can."""
     return {"torch": None, "vllm": engine.problem()}
 
