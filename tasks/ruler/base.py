@@ -70,6 +70,10 @@ class RulerTask(Task):
     def drafts(self, prompter: Prompter, length: int, budget: int, cell: str, indices: range) -> Sequence[Draft]:
         """The samples `indices` of the cell named `cell` before they are fitted to `budget` prompt tokens."""
 
+    def notes(self) -> list[str]:
+        """Which of RULER's protocols the scores belong to."""
+        return [f"protocol: {VERSION}"]
+
     def score(self, prediction: str | TokenScores, sample: Sample) -> dict[str, float]:
         """The official score of the task, in [0, 1]; UserError when the references are no list of strings."""
         if not isinstance(prediction, str):

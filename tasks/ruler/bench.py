@@ -107,12 +107,12 @@ def main(
                     measurements.append(measure(loaded, task, length, count, chat, TaskOptions(data_dir=data_dir)))
                 except DoesNotFit as small:
                     console.print(f"{task} at {length:,}: {small}")
+                if out is not None:
+                    out.write_text(json.dumps([asdict(m) for m in measurements], indent=1), encoding="utf-8")
     console.print(report(measurements))
     build, tokenise = sum(m.build for m in measurements), sum(m.tokenise for m in measurements)
     tokens = sum(m.tokens for m in measurements)
     console.print(f"build {build:.1f} s, tokenise {tokenise:.1f} s, {tokens:,} tokens, {tokens / build:,.0f} tokens/s")
-    if out is not None:
-        out.write_text(json.dumps([asdict(m) for m in measurements], indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -176,7 +176,11 @@ class NiahTask(RulerTask):
         return super().fingerprint()
 
     def notes(self) -> list[str]:
-        """Which text the needles are in."""
+        """Which protocol, and which text the needles are in."""
         if self.stdlib:
-            return ["not comparable: --haystack stdlib puts Python's documentation where RULER has essays"]
-        return [f"essays: {ESSAYS.version(self.options.data_dir)}"] if self.corpora else []
+            text = "not comparable: --haystack stdlib has Python's documentation for essays, and qa only when named"
+        elif self.corpora:
+            text = f"essays: {ESSAYS.version(self.options.data_dir)}"
+        else:
+            return super().notes()
+        return [*super().notes(), text]

@@ -3,12 +3,17 @@
 import copy
 import random
 import re
+import shutil
+import statistics
 from collections import Counter
+from importlib.util import find_spec
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from ruler_data import CHAT, CHAT_WITH_BOS, write_corpora
 from small_tokenizers import FAMILIES, bpe, byte_level, metaspace
+from transformers import LlamaTokenizer
 
 from longeval.errors import UserError
 from longeval.tasks import DoesNotFit, TaskOptions, get_suite, get_task, select_tasks
@@ -121,6 +126,39 @@ def test_any_subset_builds_the_same_sample(task, name):
     assert (other.references == every[0].references) == name.startswith("qa")  # qa asks question i
 
 
+# ---- sizes of the original
+
+
+@pytest.fixture(scope="module")
+def mistral(tmp_path_factory):
+    """The tokenizer of Mistral-7B v0.1 (SentencePiece, 32,000 entries)."""
+    package = find_spec("mistral_common")
+    if package is None or find_spec("google.protobuf") is None:
+        pytest.skip("needs mistral_common and protobuf")
+    folder = tmp_path_factory.mktemp("mistral")
+    carried = Path(package.submodule_search_locations[0]) / "data" / "tokenizer.model.v1"
+    shutil.copy(carried, folder / "tokenizer.model")
+    return LlamaTokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "sizes"),
+    [
+        ("niah_single_1", "lines", [155]),
+        ("niah_multikey_2", "lines", [160]),
+        ("niah_multikey_3", "lines", [46]),
+        ("vt", "lines", [137]),
+        ("cwe", "words", range(40, 46)),  # 42 in RULER's search; words differ much in tokens
+        ("fwe", "nominal_words", range(1808, 1808 + 2 * 126)),  # RULER stops up to two steps of 126 below the length
+    ],
+)
+def test_sizes_at_4k_are_rulers_or_a_little_more(task, mistral, name, unit, sizes):
+    samples = task(name).build(mistral, 4096, 31)
+    assert statistics.median(sample.meta[unit] for sample in samples) in sizes
+    if name == "vt":
+        assert samples[0].prompt.partition("\n\nMemorize")[0].count(NOISE) == 14
+
+
 # ---- needles
 
 
@@ -220,7 +258,7 @@ def test_stdlib_haystack():
     options = TaskOptions(haystack="stdlib")
     mine = get_task("ruler/niah_single_2", options)
     assert mine.data_status().problem is None
-    assert "not comparable" in mine.notes()[0]
+    assert [note.partition(":")[0] for note in mine.notes()] == ["protocol", "not comparable"]
     assert set(mine.fingerprint()) == {"stdlib"}
     prompt = mine.build(bpe(), 4096, 1)[0].prompt
     assert (
