@@ -54,7 +54,7 @@ def run(config: RunConfig, console: Console | None = None) -> RunResult:
         tokenizer, trained_length = load_tokenizer(config.model)
         plan = make_plan(config, tokenizer, config.trained_length or trained_length, progress.building)
         console.print(f"[dim]{_describe_plan(plan)}[/]", highlight=False)
-        model = load_model(config.model, config.backend, config.dtype, config.device, plan.longest)
+        model = load_model(config.model, config.backend, config.dtype, config.device, plan.longest, config.vllm)
         console.print(f"[dim]{model.name}: {_describe_model(model)}[/]", highlight=False)
         deciding = decides(plan, model)
         with create_or_resume(config.out or default_out(deciding, plan), deciding, info(plan, model)) as folder:
@@ -79,10 +79,14 @@ def dry_run(config: RunConfig, console: Console) -> RenderableType:
 
 
 def _describe_model(model: Model) -> str:
-    """One line on what will run: backend and why, dtype, device, trained window."""
-    facts = [str(model.provenance[key]) for key in ("backend", "dtype", "device") if key in model.provenance]
-    window = f"trained window {model.trained_length:,}" if model.trained_length else "trained window unknown"
-    return ", ".join([*facts, window])
+    """What will run: backend and why, dtype, device, trained window, and the settings of an engine that has some."""
+    known = model.provenance
+    facts = [str(known[key]) for key in ("backend", "dtype", "device") if key in known]
+    if "backend_reason" in known:
+        facts[0] += f" ({known['backend_reason']})"
+    facts.append(f"trained window {model.trained_length:,}" if model.trained_length else "trained window unknown")
+    engine = "".join(f"\n  {key}={value}" for key, value in known.get("engine", {}).items())
+    return ", ".join(facts) + engine
 
 
 def _describe_plan(plan: Plan) -> str:

@@ -23,6 +23,10 @@ ChatOption = Annotated[
     str, typer.Option("--chat", help="Chat template: auto (when the tokenizer has one), on, off.")
 ]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the samples.")]
+VllmOption = Annotated[
+    list[str] | None,
+    typer.Option("--vllm", help="Engine argument KEY=VALUE of the vllm backend, such as max_num_seqs=64; repeatable."),
+]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Where to write.")]
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from longeval.cli.options import LengthsOption, ModelOption
+from longeval.cli.options import LengthsOption, ModelOption, VllmOption
 from longeval.config import parse_length, split_list
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def command(
     tolerance: Annotated[
         float | None, typer.Option(help="Largest difference of a log-probability that passes (default: by dtype).")
     ] = None,
-    vllm: Annotated[list[str] | None, typer.Option("--vllm", help="Engine argument KEY=VALUE; repeatable.")] = None,
+    vllm: VllmOption = None,
 ) -> int:
     """Compare log-probabilities and greedy tokens of the vllm backend and transformers with the torch backend's."""
     from longeval.models import load_tokenizer

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from longeval.cli.options import ChatOption, LengthsOption, ModelOption, SeedOption, with_task_options
+from longeval.cli.options import ChatOption, LengthsOption, ModelOption, SeedOption, VllmOption, with_task_options
 from longeval.config import RunConfig, parse_length, split_list
 from longeval.evaluate import dry_run, run
 from longeval.tasks.base import TaskOptions
@@ -27,6 +27,7 @@ def command(
     backend: Annotated[str, typer.Option(help="auto, torch or vllm.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    vllm: VllmOption = None,
     chat: ChatOption = "auto",
     overflow: Annotated[
         str, typer.Option(help="For samples over --max-length: refuse, or truncate-middle and count them.")
