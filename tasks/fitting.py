@@ -28,13 +28,13 @@ _CHUNK_TOKENS = 2_000_000
 
 
 class PieceCosts:
-    """How many tokens pieces of text add when they follow the text `after`; remembers every piece it has counted."""
+    """How many tokens pieces of text add when they follow the text `after`; `known` keeps those counted before."""
 
-    def __init__(self, prompter: Prompter, after: str) -> None:
+    def __init__(self, prompter: Prompter, after: str, known: dict[str, int]) -> None:
         self._prompter = prompter
         self._after = after
         self._base = prompter.count([after])[0]
-        self._known: dict[str, int] = {}
+        self._known = known
 
     def of(self, pieces: Sequence[str]) -> npt.NDArray[np.int64]:
         """int64 [len(pieces)]: tokens of each, for pieces that come again (words, lines, documents)."""
@@ -48,15 +48,13 @@ class PieceCosts:
         return np.asarray(counts, np.int64) - self._base
 
 
-_COSTS: WeakKeyDictionary[Any, dict[str, PieceCosts]] = WeakKeyDictionary()
+# What has been counted, by tokenizer and `after`: shared by all tasks and lengths of a process.
+_KNOWN: WeakKeyDictionary[Any, dict[str, dict[str, int]]] = WeakKeyDictionary()
 
 
 def piece_costs(prompter: Prompter, after: str) -> PieceCosts:
-    """The `PieceCosts` of this tokenizer, shared by all tasks and lengths of a process."""
-    costs = _COSTS.setdefault(prompter.tokenizer, {})
-    if after not in costs:
-        costs[after] = PieceCosts(prompter, after)
-    return costs[after]
+    """The costs of pieces after `after`, with what this process has counted already."""
+    return PieceCosts(prompter, after, _KNOWN.setdefault(prompter.tokenizer, {}).setdefault(after, {}))
 
 
 @dataclass(frozen=True)

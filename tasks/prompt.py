@@ -61,7 +61,8 @@ class Prompter:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, no special tokens added."""
-        return [list(encoding.ids if self._backend else encoding) for encoding in self._encoded(texts)]
+        encoded = self._encoded(texts)
+        return list(encoded) if self._backend is None else [encoding.ids for encoding in encoded]
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """Number of tokens of each text, no special tokens added."""

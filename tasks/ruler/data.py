@@ -106,6 +106,7 @@ HOTPOTQA = Corpus(
 )
 
 
+@lru_cache(maxsize=1)
 def stdlib_prose() -> str:
     """The prose of the Python installation's own documentation: paragraphs of `pydoc_data.topics` that are sentences
     rather than code or grammar, topics in the order of their names."""

@@ -1,11 +1,15 @@
 """Fitting: the largest size that fits, whatever the estimate is worth."""
 
+import copy
+import gc
+import weakref
+
 import pytest
 from small_tokenizers import bpe, byte_level, joining, metaspace
 
 from longeval.errors import UserError
 from longeval.tasks import DoesNotFit, Shot
-from longeval.tasks.fitting import Draft, Rendered, chunks, fit, piece_costs
+from longeval.tasks.fitting import Draft, PieceCosts, Rendered, chunks, fit, piece_costs
 from longeval.tasks.prompt import Prompter
 
 
@@ -68,15 +72,24 @@ def test_costs_add_up_to_the_whole(make):
     costs = piece_costs(prompter, after="a").of([f" {word}" for word in words])
     text = "a " + " ".join(words)
     assert prompter.count(["a"])[0] + costs.sum() == prompter.count([text])[0]
-    assert piece_costs(prompter, after="a") is piece_costs(Prompter(prompter.tokenizer, False), after="a")
 
 
 def test_known_pieces_are_not_counted_again(monkeypatch):
     prompter = Prompter(bpe("none"), False)
     costs = piece_costs(prompter, after="#")
     first = costs.of([" one", " two", " one"])
-    monkeypatch.setattr(costs, "once", lambda pieces: pytest.fail(f"counted {pieces} again"))
-    assert costs.of([" two", " one"]).tolist() == [first[1], first[0]]
+    monkeypatch.setattr(PieceCosts, "once", lambda self, pieces: pytest.fail(f"counted {pieces} again"))
+    again = piece_costs(Prompter(prompter.tokenizer, False), after="#").of([" two", " one"])
+    assert again.tolist() == [first[1], first[0]]
+
+
+def test_what_is_known_of_a_tokenizer_goes_with_it():
+    tokenizer = copy.deepcopy(bpe("none"))
+    piece_costs(Prompter(tokenizer, False), after="#").of([" one"])
+    gone = weakref.ref(tokenizer)
+    del tokenizer
+    gc.collect()
+    assert gone() is None
 
 
 def test_merges_across_pieces_do_not_break_the_length():
