@@ -13,6 +13,7 @@ from longeval.tasks.base import TaskOptions
 CHOICES = {
     "backend": ("auto", "torch", "vllm"),
     "chat": ("auto", "on", "off"),
+    "dtype": ("auto", "float32", "bfloat16", "float16", "float64"),
     "overflow": ("refuse", "truncate-middle"),
 }
 
@@ -23,7 +24,7 @@ class RunConfig:
 
     `limit`: samples per cell. `overflow`: what happens to prompts of more than `options.max_length` tokens: "refuse"
     the run before it starts, or "truncate-middle" and count it. `trained_length`: the trained window to mark where the
-    checkpoint does not say it. `out`: the run folder.
+    checkpoint does not say it. `vllm`: engine arguments KEY=VALUE of that backend. `out`: the run folder.
     """
 
     model: str
@@ -38,6 +39,7 @@ class RunConfig:
     chat: str = "auto"
     overflow: str = "refuse"
     trained_length: int | None = None
+    vllm: tuple[str, ...] = ()
     out: Path | None = None
     options: TaskOptions = field(default_factory=TaskOptions)
 

@@ -93,7 +93,7 @@ def _describe_plan(plan: Plan) -> str:
     fitting = [cell for cell in plan.cells if cell.fits]
     samples, tokens = sum(cell.planned for cell in fitting), sum(cell.tokens for cell in fitting)
     mode = "chat template" if plan.chat else "no chat template"
-    return f"{samples:,} samples in {len(fitting)} cells, {tokens:,} prompt tokens, {mode}"
+    return f"{samples:,} samples in {len(fitting)} cell(s), {tokens:,} prompt tokens, {mode}"
 
 
 def predict(plan: Plan, model: Model, folder: RunWriter, progress: Progress) -> None:

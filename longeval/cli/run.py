@@ -54,6 +54,7 @@ def command(
         chat=chat,
         overflow=overflow,
         trained_length=trained_length,
+        vllm=tuple(vllm or ()),
         out=out,
         options=options,
     )
