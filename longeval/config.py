@@ -24,8 +24,7 @@ class RunConfig:
 
     `limit`: samples per cell. `overflow`: what happens to prompts of more than `options.max_length` tokens: "refuse"
     the run before it starts, or "truncate-middle" and count it. `trained_length`: the trained window to mark where the
-    checkpoint does not say it. `vllm`: engine arguments KEY=VALUE of that backend. `vllm`: engine arguments KEY=VALUE that override the vllm
-    backend's. `out`: the run folder.
+    checkpoint does not say it. `vllm`: engine arguments KEY=VALUE of that backend. `out`: the run folder.
     """
 
     model: str
@@ -40,7 +39,6 @@ class RunConfig:
     chat: str = "auto"
     overflow: str = "refuse"
     trained_length: int | None = None
-    vllm: tuple[str, ...] = ()
     vllm: tuple[str, ...] = ()
     out: Path | None = None
     options: TaskOptions = field(default_factory=TaskOptions)
