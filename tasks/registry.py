@@ -88,6 +88,7 @@ def select_tasks(suites: Sequence[str], tasks: Sequence[str], options: TaskOptio
             get_task(task, options)
         matches = [name for name in every if task in (name, name.partition("/")[2])]
         if not matches:
-            raise UserError(f"task {task!r} is in none of the chosen suites{nearest(task, every)}")
+            short_names = [name.partition("/")[2] for name in every]
+            raise UserError(f"task {task!r} is in none of the chosen suites{nearest(task, short_names)}")
         wanted.update(matches)
     return [get_task(name, options) for name in every if name in wanted]

@@ -113,7 +113,7 @@ def test_over_long_prompts_are_cut_and_counted(evaluate):
     ("config", "message"),
     [
         ({"suites": ("rulr",)}, "unknown suite 'rulr'; did you mean ruler"),
-        ({"tasks": ("ecko",)}, "did you mean fake/echo"),
+        ({"tasks": ("ecko",)}, "did you mean echo"),
     ],
 )
 def test_bad_input(evaluate, config, message):
