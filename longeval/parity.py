@@ -31,7 +31,7 @@ TOLERANCES = {"float32": (1e-3, 1e-4), "float16": (0.2, 0.01), "bfloat16": (1.0,
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far apart log-probabilities (natural) may be. A greedy token may differ where the gap is below 2 * `largest`."""
+    """How far apart log-probabilities (natural) may be; greedy tokens may differ at gaps below 2 * `largest`."""
 
     largest: float
     mean: float

@@ -43,8 +43,8 @@ def command(
 
 def _table(result: Parity, tokenizer: Any) -> Table:
     limits = result.tolerance
-    title = f"against the torch backend; passes at max ≤ {limits.largest:g}, mean ≤ {limits.mean:g}, gap ≤ {2 * limits.largest:g}"
-    table = Table(title=title, title_justify="left", pad_edge=False)
+    bounds = f"max ≤ {limits.largest:g}, mean ≤ {limits.mean:g}, gap ≤ {2 * limits.largest:g}"
+    table = Table(title=f"against the torch backend; passes at {bounds}", title_justify="left", pad_edge=False)
     for column in ("backend", "length", "max |Δ logp|", "mean", "first other token", "gap", ""):
         table.add_column(column, justify="right" if column in ("length", "max |Δ logp|", "mean", "gap") else "left")
     for row in result.differences:

@@ -96,9 +96,7 @@ class VllmModel:
             return TokenScores(np.empty(0, np.float32), np.empty(0, np.bool_))
         # vLLM's rank of a token counts equal logits before it, so that a tie (common in bfloat16) hides the argmax:
         # the best token itself is asked for.
-        params = SamplingParams(
-            temperature=0, max_tokens=1, detokenize=False, prompt_logprobs=1, flat_logprobs=True
-        )
+        params = SamplingParams(temperature=0, max_tokens=1, detokenize=False, prompt_logprobs=1, flat_logprobs=True)
         ((_, output),) = self._stream([(ids, params)])
         flat = output.prompt_logprobs
         values, tokens = np.asarray(flat.logprobs, np.float32), np.asarray(flat.token_ids)

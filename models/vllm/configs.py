@@ -1,7 +1,7 @@
 """transformers config classes of fla's three model types, with the names that vLLM looks for.
 
-What the keys mean is `models/architecture.py`'s business. fla's files name neither head counts as vLLM expects them nor,
-for PaTH and FoX, a longest length: there is none.
+What the keys mean is `models/architecture.py`'s business. fla's files name head counts otherwise than vLLM expects and,
+for PaTH and FoX, no longest length: there is none.
 """
 
 from __future__ import annotations

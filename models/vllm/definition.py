@@ -7,6 +7,7 @@ pages that changed back. It is exact and simple, not fast: on CUDA the Triton ke
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -36,7 +37,7 @@ def attend(
     has tokens `starts[n] : starts[n + 1]`, holds `held[n]` in the pages `table[n]` ([N, pages] int) and needs at least
     one new token.
     """
-    new = [end - start for start, end in zip(starts, starts[1:], strict=False)]
+    new = [end - start for start, end in pairwise(starts)]
     decodes = [n for n, count in enumerate(new) if count == 1]
     batches = [decodes] if decodes else []
     batches += [[n] for n, count in enumerate(new) if count > 1]

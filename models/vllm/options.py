@@ -15,7 +15,7 @@ OWN = ("model", "tokenizer", "skip_tokenizer_init", "dtype", "worker_extension_c
 
 
 def parse_options(pairs: Iterable[str]) -> dict[str, Any]:
-    """`KEY=VALUE` as engine arguments; VALUE is read as JSON where it is JSON, else as text. UserError when malformed."""
+    """`KEY=VALUE` as engine arguments; VALUE is JSON where it reads as JSON, else text. UserError when malformed."""
     from vllm.engine.arg_utils import EngineArgs
 
     known = [field.name for field in fields(EngineArgs) if field.name not in OWN]
@@ -39,8 +39,8 @@ def parse_options(pairs: Iterable[str]) -> dict[str, Any]:
 def default_options(max_length: int | None, cuda: bool, v2_runner: bool) -> dict[str, Any]:
     """Engine arguments for texts of up to `max_length` tokens, prompt and continuation together.
 
-    Batch tokens: what one step prefills. The V1 runner makes the logits of a whole step's prompt at once, outside of the
-    memory it profiles, so it gets a smaller step.
+    Batch tokens: what one step prefills. The V1 runner makes the logits of a whole step's prompt at once, outside the
+    memory that it profiles, so it gets a smaller step.
     """
     options: dict[str, Any] = {
         # one more than any text: a scored text still generates a token

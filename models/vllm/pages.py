@@ -34,7 +34,10 @@ class Block:
         return -(-(self.page.nbytes + tail) // self.page.size)
 
     def views(self, cache: Tensor) -> tuple[Pool, Tensor | None]:
-        """`cache` uint8 [blocks, H, P, bytes_per_token], contiguous in its last two, as a pool and tail [blocks, H, 2, d]."""
+        """`cache` uint8 [blocks, H, P, bytes_per_token], contiguous in its last two, as a pool and the tails.
+
+        tail [blocks, H, 2, d]; None without the convolution.
+        """
         memory, shape, end = cache.view(*cache.shape[:2], -1), self.page.shape, self.page.nbytes  # never a copy
         if not self.conv:
             return self.page.carve(memory), None

@@ -40,7 +40,7 @@ class TokenPlaces:
         return TokenPlaces(page_size, sequence, position, fresh, table, last & (slots >= 0))
 
     def page(self, position: Tensor) -> Tensor:
-        """[T] int64: the block that holds the sequence's token at `position`; any block for what is no position of it."""
+        """[T] int64: the block of the sequence's token at `position`; any block for what is no position of it."""
         column = (position // self.page_size).clamp(0, self.table.shape[1] - 1)
         return self.table[self.sequence, column].long()
 

@@ -51,7 +51,7 @@ def test_auto_knows_what_vllm_cannot_run(installation, tmp_path):
 @pytest.mark.parametrize("wanted", ["auto", "vllm"])
 def test_broken_vllm_is_an_error(installation, checkpoint, wanted):
     installation.problem = "longeval's vLLM plugin does not load: ImportError: no"
-    with pytest.raises(UserError, match="plugin does not load.*--backend torch"):
+    with pytest.raises(UserError, match=r"plugin does not load.*--backend torch"):
         choice.choose_backend(wanted, "auto", checkpoint)
     assert choice.choose_backend("torch", "auto", checkpoint)[0] == "torch"
 
@@ -59,5 +59,5 @@ def test_broken_vllm_is_an_error(installation, checkpoint, wanted):
 def test_unknown_backend_and_idle_engine_arguments(installation, checkpoint):
     with pytest.raises(UserError, match="did you mean vllm"):
         choice.choose_backend("vlm", "auto", checkpoint)
-    with pytest.raises(UserError, match="--vllm max_num_seqs=4 needs the vllm backend.*on the CPU"):
+    with pytest.raises(UserError, match=r"--vllm max_num_seqs=4 needs the vllm backend.*on the CPU"):
         choice.choose_backend("auto", "cpu", checkpoint, ["max_num_seqs=4"])

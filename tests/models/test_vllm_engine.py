@@ -11,7 +11,20 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from vllm_engines import CASES, GOLDEN, TOLERANCE, V2, Oracle, case_with, continue_all, golden, load, metric, require_vllm, score_all
+from vllm_engines import (
+    CASES,
+    GOLDEN,
+    TOLERANCE,
+    V2,
+    Oracle,
+    case_with,
+    continue_all,
+    golden,
+    load,
+    metric,
+    require_vllm,
+    score_all,
+)
 
 require_vllm()
 
@@ -96,7 +109,7 @@ def test_prefix_caching(engines, model_type, page):
     text = golden(folder)["ids.2500"].tolist()
     shared = text[: 2 * page + 5]
     prompts = [shared + text[1000 + 50 * number :][: 1 + 17 * number] for number in range(5)]
-    prompts.append(text[: 2 * page] + [9])  # ends right behind the shared pages
+    prompts.append([*text[: 2 * page], 9])  # ends right behind the shared pages
     model, oracle = engines(folder, block_size=page, max_num_batched_tokens=100), Oracle(folder)
     for expected_hits in (False, True):
         before = metric(model, "vllm:prefix_cache_hits")
@@ -238,7 +251,7 @@ def test_step_of_the_kernels(engines, keys, monkeypatch):
     monkeypatch.setattr(StepBuilder, "build", build)
     folder = case_with("path_attn", **keys)
     text = golden(folder)["ids.2500"].tolist()
-    prompts = [text[:1], text[:70], text[:130] + [4], text[:129] + [3, 4]]
+    prompts = [text[:1], text[:70], [*text[:130], 4], [*text[:129], 3, 4]]
     model, oracle = engines(folder, max_length=200, block_size=64, max_num_batched_tokens=100), Oracle(folder)
     for _ in range(2):
         for prompt, output in zip(prompts, continue_all(model, prompts, 4), strict=True):

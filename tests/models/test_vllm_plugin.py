@@ -8,9 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch.nn.functional import conv1d, logsigmoid, normalize, silu
-from vllm_engines import CASES, GOLDEN, case_with, require_vllm
-
-require_vllm()
+from vllm_engines import CASES, GOLDEN, case_with, needs_vllm
 
 from longeval.errors import UserError
 from longeval.kernels import reference
@@ -23,7 +21,9 @@ from longeval.models.vllm.pages import Block
 from longeval.models.vllm.shortconv import TokenPlaces, short_convolution
 
 PAGE = 128
-TABLE = torch.tensor([[5, 2, 7, 1], [3, 6, 0, 0], [4, 8, 0, 0]])  # blocks in no order; what is not in use points anywhere
+TABLE = torch.tensor(
+    [[5, 2, 7, 1], [3, 6, 0, 0], [4, 8, 0, 0]]
+)  # blocks in no order; what is not in use points anywhere
 
 
 @pytest.mark.parametrize(("head_dim", "limit"), [(64, 1.25), (128, 1.35)])
@@ -75,7 +75,7 @@ def test_paged_definition(kind):
     held, outs = [0, 0, 0], [[], [], []]
     for new in steps:
         live = [n for n in range(3) if new[n]]
-        pieces = [each(texts[n], lambda x, n=n: x[held[n] : held[n] + new[n]].float()) for n in live]
+        pieces = [each(texts[n], lambda x, n=n, new=new: x[held[n] : held[n] + new[n]].float()) for n in live]
         joined = each(pieces[0], lambda x: x)
         for name in joined:
             values = [piece[name] for piece in pieces]
@@ -120,6 +120,7 @@ def test_short_convolution():
         torch.testing.assert_close(torch.cat(out), expected)
 
 
+@needs_vllm
 @pytest.mark.parametrize("case", CASES)
 def test_configs_name_what_vllm_looks_for(case):
     from transformers import AutoConfig
@@ -146,6 +147,7 @@ REFUSED = {
 }
 
 
+@needs_vllm
 @pytest.mark.parametrize("what", REFUSED)
 @pytest.mark.parametrize("model_type", ["path_attn", "forgetting_transformer"])
 def test_refusals_by_name(model_type, what):
@@ -153,6 +155,7 @@ def test_refusals_by_name(model_type, what):
         engine.start({"model": str(case_with(model_type)), "skip_tokenizer_init": True, **REFUSED[what]})
 
 
+@needs_vllm
 def test_options():
     pairs = ["max_num_seqs=8", "attention-backend=FLASH_ATTN", "enforce_eager=false", 'compilation_config={"mode": 0}']
     assert parse_options(pairs) == {
@@ -177,6 +180,7 @@ def test_defaults_follow_the_longest_text():
     assert steps[0] > steps[1]
 
 
+@needs_vllm
 def test_beyond_the_trained_window():
     from transformers import GPT2Config, LlamaConfig
 
@@ -198,12 +202,15 @@ def test_beyond_the_trained_window():
 
 
 def test_errors_become_one_line():
-    wrapped = "1 validation error for ModelConfig\n  Value error, no such thing [type=value_error, input_value=1]\n more"
+    wrapped = (
+        "1 validation error for ModelConfig\n  Value error, no such thing [type=value_error, input_value=1]\n more"
+    )
     assert engine.reason(ValueError(wrapped)) == "no such thing"
     memory = "To serve at least one request with the model's max seq len (9), 1 GiB KV cache is needed"
     assert "--lengths" in engine.reason(ValueError(memory))
 
 
+@needs_vllm
 def test_a_broken_installation_is_named(monkeypatch):
     assert engine.problem() is None
     monkeypatch.setenv("VLLM_PLUGINS", "other")

