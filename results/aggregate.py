@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from longeval.results.positions import run_positions
 from longeval.results.statistics import Mean
 from longeval.results.store import Row, RunFolder, write_json
 
@@ -252,7 +253,10 @@ def _mean_over_lengths(
 
 
 def rebuild_scores(folder: RunFolder) -> Scores:
-    """Aggregates a run folder's rows and writes its scores.json."""
+    """Aggregates a run folder's rows and writes its scores.json, with the loss by position of documents."""
     scores = aggregate(folder.manifest, folder.rows().values())
-    write_json(folder.path / "scores.json", asdict(scores))
+    positions = [
+        {"task": task, "length": length, **loss.as_dict()} for (task, length), loss in run_positions(folder).items()
+    ]
+    write_json(folder.path / "scores.json", {**asdict(scores), "positions": positions})
     return scores
