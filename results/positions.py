@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from rich.columns import Columns
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -216,18 +217,17 @@ def _cell(folder: RunFolder, rows: Sequence[Row]) -> PositionLoss:
 
 
 def positions_table(loss: PositionLoss, title: str, trained_length: int | None = None) -> RenderableType:
-    """Two tables side by side, per bucket and cumulative; positions beyond the trained length carry a star."""
-    side_by_side = Table.grid(padding=(0, 4))
-    side_by_side.add_row(
-        _table("per bucket", loss.buckets, trained_length), _table("cumulative", loss.prefixes, trained_length)
-    )
+    """Two tables, per bucket and cumulative, side by side where that fits; a star is beyond the trained length."""
+    per_bucket = _table("per bucket", loss.buckets, trained_length)
+    cumulative = _table("cumulative", loss.prefixes, trained_length)
     counts = f"n = {loss.documents} documents, {loss.left_out} too short and left out"
     notes = [f"{counts} · loss in nats per token ± standard error"]
     if loss.bits_per_byte is not None:
         notes.append(f"{loss.bits_per_byte:.4f} bits per byte")
     if trained_length is not None and trained_length < loss.last:
         notes.append(f"* reaches beyond the trained window of {trained_length:,} tokens")
-    return Group(Text(title, style="italic"), side_by_side, Text("\n".join(notes) + "\n", style="dim"))
+    tables = Columns([per_bucket, cumulative], padding=(0, 4))
+    return Group(Text(title, style="italic"), tables, Text("\n".join(notes) + "\n", style="dim"))
 
 
 def _table(title: str, spans: Sequence[Span], trained_length: int | None) -> Table:

@@ -174,8 +174,8 @@ def curves():
     return {"path": loss_by_position([flat, flat + 0.1]), "rope": loss_by_position([jump], bytes_total=9999)}
 
 
-def text(renderable):
-    console = Console(width=120, color_system=None)
+def text(renderable, width=120):
+    console = Console(width=width, color_system=None)
     with console.capture() as capture:
         console.print(renderable)
     return capture.get()
@@ -190,6 +190,9 @@ def test_table(curves):
     assert "bits per byte" in shown
     assert "beyond the trained window of 2,048" in shown
     assert "±" not in shown.split("n = ")[0]
+    narrow = text(positions_table(curves["rope"], "t", 2048), width=60)
+    assert "…" not in narrow
+    assert "3,585–4,096*" in narrow
     assert "*" not in text(positions_table(curves["path"], "t"))
     assert "±0.0500" in text(positions_table(curves["path"], "t"))
 
