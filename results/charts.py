@@ -40,8 +40,8 @@ def curves(
     x = _length_axis(labels)
     y_scale = {"domain": [0, 100]} if percent else {"zero": False}
     colour = _colour(colours, {point["run"] for point in points}, legend)
-    dash = {"field": "kind", "type": "nominal", "legend": None}
-    dash["scale"] = {"domain": ["measured", "published"], "range": [[1, 0], [4, 3]]}
+    dashes = {"domain": ["measured", "published"], "range": [[1, 0], [4, 3]]}
+    dash = {"field": "kind", "type": "nominal", "legend": None, "scale": dashes}
     tooltip = [
         {"field": name, "title": title, **({"type": "quantitative", "format": ".3~f"} if number else {})}
         for name, title, number in (

@@ -1,4 +1,4 @@
-"""Checkpoints side by side: one table per suite, with intervals, the best in bold, and tested differences to a baseline.
+"""Checkpoints side by side: what they share, and their differences to a baseline, tested.
 
 A cell is tested on the samples that both runs answered (same id, same references, same document), or, when they share
 none, without pairs. Suite averages are tested where both runs have the same tasks at that length. Holm's correction is

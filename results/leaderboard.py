@@ -1,9 +1,9 @@
 """Leaderboard files: the scores of runs as JSON that anybody can check, merge and rank without the samples.
 
 A file has a version and a JSON Schema (`leaderboard.schema.json`). Every cell comes with n, mean, standard error and
-interval, and every suite with the definitions of its averages, so the headline numbers can be computed again; they are,
-whenever a file is read, and a file whose numbers do not follow from its cells is refused. A suite with tasks missing, or
-with samples missing, is partial: it is refused unless partial suites are allowed, and then the file says so.
+interval, and every suite with the definitions of its averages, so that the headline numbers can be computed again. They
+are, whenever a file is read, and a file whose numbers do not follow from its cells is refused. A suite with tasks or
+samples missing is partial: it is refused unless partial suites are allowed, and then the file says so.
 """
 
 from __future__ import annotations

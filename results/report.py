@@ -40,7 +40,8 @@ class _Page:
         """The element of a chart; `size` is a class of the style sheet."""
         name = f"chart-{len(self.charts)}"
         self.charts[name] = spec
-        return f'<figure class="{size}"><figcaption>{escape(title)}</figcaption><div id="{name}" class="chart"></div></figure>'
+        caption = f"<figcaption>{escape(title)}</figcaption>"
+        return f'<figure class="{size}">{caption}<div id="{name}" class="chart"></div></figure>'
 
 
 def html_report(comparison: Comparison) -> str:
@@ -172,10 +173,9 @@ def html_table(grid: Grid) -> str:
             above = line.labels
         bodies.append(f"<tbody>{''.join(rows)}</tbody>")
     notes = "".join(f"<li>{escape(note)}</li>" for note in grid.notes)
-    return (
-        f'<h3>{escape(grid.title)}</h3><div class="scroll"><table><thead><tr>{head}</tr></thead>{"".join(bodies)}</table>'
-        f"</div>" + (f'<ul class="notes">{notes}</ul>' if notes else "")
-    )
+    table = f"<table><thead><tr>{head}</tr></thead>{''.join(bodies)}</table>"
+    below = f'<ul class="notes">{notes}</ul>' if notes else ""
+    return f'<h3>{escape(grid.title)}</h3><div class="scroll">{table}</div>{below}'
 
 
 def _html_entry(entry: Entry) -> str:

@@ -39,7 +39,10 @@ class Run:
 
 
 def load_runs(paths: Sequence[Path]) -> list[Run]:
-    """The runs in `paths`, labelled by model; by folder where models are called alike. UserError for the same one twice."""
+    """The runs in `paths`, labelled by model, or by folder where models are called alike.
+
+    UserError when one is given twice.
+    """
     twice = {path for path in paths if [other.resolve() for other in paths].count(path.resolve()) > 1}
     if twice:
         raise UserError(f"{sorted(twice)[0]} is given twice; name every run once")
@@ -60,7 +63,7 @@ def _labels(folders: Sequence[RunFolder]) -> list[str]:
 
 
 def merged_suites(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Every suite that some run has, with the tasks of all of them; definitions are those of the first run that has it."""
+    """Every suite that some run has, with the tasks of all of them, as the first run that has it defines it."""
     merged: dict[str, dict[str, Any]] = {}
     for run in runs:
         for name, suite in run.suites.items():

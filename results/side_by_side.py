@@ -231,8 +231,8 @@ def _test_notes(comparison: Comparison, suite: Mapping[str, Any], detect: float 
         return []
     tests = ", ".join(dict.fromkeys(one.difference.test for one in tested.values()))
     lines = [
-        f"{BETTER} better, {WORSE} worse than {comparison.baseline.label}: p < {LEVEL} after Holm's correction over the "
-        f"table's {len(tested)} tests ({tests})"
+        f"{BETTER} better, {WORSE} worse than {comparison.baseline.label}: p < {LEVEL} after Holm's correction over "
+        f"the table's {len(tested)} tests ({tests})"
     ]
     unpaired = dict.fromkeys(label for (_, _, label), one in tested.items() if not one.difference.pairs)
     if unpaired:
@@ -245,7 +245,7 @@ def _power_note(comparison: Comparison, suite: Mapping[str, Any], detect: float 
     percent = is_percent(suite)
     wanted = detect or _DETECT[percent]
     tasks = {task["name"] for task in suite["tasks"]}
-    places = {"a cell": tasks} | {"the average": {average["name"]} for average in suite["averages"][:1]}
+    places = {"a cell": tasks, "the average": {average["name"] for average in suite["averages"][:1]}}
     parts = []
     for what, rows in places.items():
         tested = comparison.tested[suite["name"]].items()

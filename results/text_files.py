@@ -1,4 +1,4 @@
-"""Tables as CSV, Markdown and LaTeX: the numbers that the terminal shows, in CSV unrounded and with all that is known."""
+"""Tables as CSV, Markdown and LaTeX: the numbers of the terminal, in CSV unrounded and with all that is known."""
 
 from __future__ import annotations
 
