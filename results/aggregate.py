@@ -124,14 +124,9 @@ def rows_by_cell(rows: Iterable[Row]) -> dict[tuple[str, int], list[Row]]:
 
 def counted_score(row: Row, bounded: bool) -> float | None:
     """What `row` adds to its cell's mean: its score; for a failed sample 0 where scores are `bounded`, else nothing."""
-    if failed(row):
+    if row.failed:
         return 0.0 if bounded else None
     return row.score
-
-
-def failed(row: Row) -> bool:
-    """Whether the sample has no score that is a number."""
-    return row.score is None or not math.isfinite(row.score)
 
 
 def _cell(plan: Mapping[str, Any], rows: Sequence[Row], bounded: bool) -> Cell:
@@ -139,7 +134,7 @@ def _cell(plan: Mapping[str, Any], rows: Sequence[Row], bounded: bool) -> Cell:
         return Cell(plan["task"], plan["length"], plan["planned"], fits=False, smallest=plan["smallest"])
     counted = (counted_score(row, bounded) for row in rows)
     values = [value for value in counted if value is not None]
-    scored = [row for row in rows if not failed(row)]
+    scored = [row for row in rows if not row.failed]
     return Cell(
         task=plan["task"],
         length=plan["length"],

@@ -14,7 +14,6 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from longeval.results.aggregate import failed
 from longeval.results.charts import curves, heatmap, losses, run_colours
 from longeval.results.compare import Comparison
 from longeval.results.depths import depth_grids
@@ -127,7 +126,7 @@ def _runs_grid(comparison: Comparison) -> Grid:
     lines = []
     for run in comparison.runs:
         decides = run.folder.manifest["decides"]
-        bad = sum(failed(row) for row in run.rows.values())
+        bad = sum(row.failed for row in run.rows.values())
         window = run.info.get("trained_length")
         values = (
             run.info["model"],
@@ -274,7 +273,7 @@ def _index(row: Row) -> tuple[int, str]:
 
 def _sample(row: Row) -> list[Any]:
     """id, score, prompt end, prediction, references, error, facts."""
-    score = row.score if row.score is not None and math.isfinite(row.score) else None
+    score = None if row.failed else row.score
     error = row.error or (None if score is not None else "the score is not a number")
     facts = {
         "prompt tokens": row.prompt_tokens,

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from longeval.results.compare import compare
 from longeval.results.published import load_published
-from longeval.results.side_by_side import comparison_grids
+from longeval.results.view import comparison_view
 
 BaselineOption = Annotated[
     Path | None, typer.Option("--baseline", help="Run that the others are tested against (default: the first).")
@@ -33,6 +33,6 @@ def command(
     comparison = compare(runs, baseline, [load_published(name) for name in published or []])
     for warning in comparison.warnings:
         Console(stderr=True, soft_wrap=True).print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
-    for grid in comparison_grids(comparison, detect):
-        Console().print(grid)
+    console = Console()
+    console.print(comparison_view(comparison, console.width, detect))
     return 0
