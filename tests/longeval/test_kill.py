@@ -9,7 +9,7 @@ import sys
 import time
 
 COMMAND = [sys.executable, "-m", "longeval", "run", "--model", "demo", "--suite", "ruler,state_tracking"]
-COMMAND += ["--tasks", "niah_single_1,vt,flip_flop", "--lengths", "512,1k", "--limit", "8"]
+COMMAND += ["--tasks", "niah_single_1,vt,flip_flop", "--lengths", "1k,2k", "--limit", "6"]
 COMPARED = ("id", "prediction", "score", "scores", "prompt_tokens", "new_tokens", "finish_reason", "meta")
 
 
@@ -42,7 +42,7 @@ def test_killed_runs_end_like_an_undisturbed_one(tmp_path):
         subprocess.run([*COMMAND, "--out", str(killed)], check=True, capture_output=True)
 
     expected, found = rows(undisturbed), rows(killed)
-    assert len(expected) == 48
+    assert len(expected) == 30  # vt does not fit 1k
     assert sorted(row["id"] for row in found) == sorted(row["id"] for row in expected)
     by_id = {row["id"]: row for row in found}
     for row in expected:
