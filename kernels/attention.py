@@ -16,10 +16,11 @@ import triton.language as tl
 from torch import Tensor
 
 from longeval.kernels.causal_prefill import causal
+from longeval.kernels.gates import gate_sums
 from longeval.kernels.paged import append as append_kernel
 from longeval.kernels.paged import close_open_chunks, walk_pages
 from longeval.kernels.paged_decode import attend_pages, carry_queries, merge
-from longeval.kernels.path_prefill import chunks, far_spans, gate_sums, near_spans, walk
+from longeval.kernels.path_prefill import chunks, far_spans, near_spans, walk
 from longeval.kernels.plan import CHUNK, QUERIES, Blocks, Plan
 from longeval.kernels.pool import PageLayout, Pool
 from longeval.kernels.reference import ScoreRule
@@ -103,17 +104,21 @@ def prefill(rule: ScoreRule, new: New, plan: Plan, cached: Cached | None = None)
 
 
 def _gates(rule: ScoreRule, new: New, plan: Plan) -> tuple[Tensor, Tensor]:
-    """suffix [HQ, T] and total [HQ, chunks] of `gate_sums`; empty without a gate."""
+    """suffix [HQ, chunks, 2, C] and total [HQ, chunks] of `gate_sums`; empty without a gate.
+
+    In log2 units for PaTH, whose queries carry the scale; in units of q k for the others, which scale their scores.
+    """
     if new.log_f is None:
         none = torch.empty(0, dtype=torch.float32, device=new.q.device)
         return none, none
-    T, HQ = new.log_f.shape
-    suffix = torch.empty(HQ, T, dtype=torch.float32, device=new.q.device)
+    HQ = new.log_f.shape[1]
+    suffix = torch.empty(HQ, plan.chunks.bound, 2, CHUNK, dtype=torch.float16, device=new.q.device)
+    unit = LOG2E if new.w is not None else 1 / rule.scale
     total = torch.empty(HQ, plan.chunks.bound, dtype=torch.float32, device=new.q.device)
     heads = min(16, triton.next_power_of_2(HQ))
     gate_sums[(plan.chunks.bound, triton.cdiv(HQ, heads))](
-        new.log_f, new.log_f.stride(0), suffix, total, plan.chunks.items, plan.starts, T, plan.chunks.bound,
-        rule.gate_scale * LOG2E, HQ=HQ, HEADS=heads, C=CHUNK, num_warps=4,
+        new.log_f, new.log_f.stride(0), suffix, total, plan.chunks.items, plan.starts, plan.chunks.bound,
+        rule.gate_scale * unit, HQ=HQ, HEADS=heads, C=CHUNK, num_warps=4,
     )  # fmt: skip
     return suffix, total
 
@@ -158,7 +163,7 @@ def _path(
         *_rows(q), *_rows(k), *_rows(v), *_rows(w), beta, beta.stride(0), suffix, total,
         partial, out.stride(0), out.stride(1), lse, left_q, right_k, right_f,
         chunk.items, plan.starts, T, chunk.bound, scale,
-        G=HQ // H, D=D, C=CHUNK, OP=OP, GATE=GATE, num_warps=4 if D <= 64 else 8, num_stages=1,
+        G=HQ // H, D=D, C=CHUNK, OP=OP, GATE=GATE, num_warps=4, num_stages=1, maxnreg=168 if D <= 64 else 255,
     )  # fmt: skip
     near_spans[(near.bound, H)](
         right_k, right_f, near_k, near_f, near.items, plan.starts, chunk.base, T, chunk.bound, near.bound,
@@ -173,7 +178,7 @@ def _path(
         right_k, right_f, near_k, near_f, far_k, far_f, plan.queries.items, plan.starts,
         chunk.base, near.base, far.base, context, T, chunk.bound, near.bound, far.bound,
         G=HQ // H, D=D, C=CHUNK, S=near.size, M=M, OP=OP, GATE=GATE, PREFIX=prefix,
-        STAGES=_stages(q, D), num_warps=8, maxnreg=128 if D <= 64 else 255,
+        STAGES=_stages(q, D), num_warps=4 if D <= 64 else 8,
     )  # fmt: skip
     return left_q
 

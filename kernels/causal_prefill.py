@@ -1,6 +1,6 @@
 """Plain causal and FoX prefill: attention of new tokens to each other, one pass, keys from newest to oldest.
 
-The gate enters as in `path_prefill`: a bias of keys alone.
+The gate enters as in `path_prefill`, a bias of keys alone, but in units of the raw score: `scale` applies to both.
 """
 # mypy: allow-untyped-defs
 
@@ -9,13 +9,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from longeval.kernels.tiles import SIZES, dot, softmax_step
+from longeval.kernels.gates import add_suffix, chunk_suffix
+from longeval.kernels.tiles import SIZES, dot, dot_add, softmax_step
 
 
 @triton.jit(do_not_specialize=SIZES)
 def causal(
     q, q_t, q_h, k, k_t, k_h, v, v_t, v_h, suffix, total, out, partial, out_t, out_h, lse,
-    items, starts, chunk_base, chunk_slots, context, tokens, scale,
+    items, starts, chunk_base, slots, context, tokens, scale,
     G: tl.constexpr, D: tl.constexpr, C: tl.constexpr,
     GATE: tl.constexpr, PREFIX: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -45,18 +46,21 @@ def causal(
     v += start * v_t + head * v_h + i[:, None] * v_t + c[None, :]
 
     # The block's own keys, oldest first, so that every row has seen one after the first tile.
-    suffix += at
-    total += hq * chunk_slots + tl.load(chunk_base + seq) + 2 * block
+    slot0 = hq.to(tl.int64) * slots + tl.load(chunk_base + seq) + 2 * block
+    suffix += slot0 * 2 * C
+    total += slot0
     since = tl.zeros([2 * C], tl.float32)  # the row's gates from the left edge of its chunk
     last = 0.0  # total of the second chunk
     if GATE:
         last = tl.load(total + 1, mask=first + C < length, other=0.0)
-        mine = tl.load(suffix + row, mask=live, other=0.0)
-        since = tl.where(r < C, tl.load(total), last) - mine
+        halves = suffix + r // C * 2 * C + r % C
+        mine = tl.load(halves, mask=live, other=0.0).to(tl.float32)
+        mine = (mine + tl.load(halves + C, mask=live, other=0.0).to(tl.float32)) * scale
+        since = tl.where(r < C, tl.load(total), last) * scale - mine
     live_k = first + i < length
     scores = dot(x, tl.load(k + first.to(tl.int64) * k_t, mask=live_k[None, :], other=0.0)) * scale
     if GATE:
-        scores += tl.load(suffix + first + i, mask=live_k, other=0.0)[None, :]
+        scores += chunk_suffix(suffix, C)[None, :] * scale
         scores += tl.where(r < C, -mine, since)[:, None]
     scores = tl.where((r[:, None] >= i[None, :]) & live_k[None, :], scores, float("-inf"))
     top = tl.max(scores, 1)
@@ -69,23 +73,23 @@ def causal(
         live_k = second + i < length
         scores = dot(x, tl.load(k + second.to(tl.int64) * k_t, mask=live_k[None, :], other=0.0)) * scale
         if GATE:
-            scores += tl.load(suffix + second + i, mask=live_k, other=0.0)[None, :] - mine[:, None]
+            scores += chunk_suffix(suffix + 2 * C, C)[None, :] * scale - mine[:, None]
         scores = tl.where((r[:, None] >= C + i[None, :]) & live_k[None, :], scores, float("-inf"))
         vv = tl.load(v + second.to(tl.int64) * v_t, mask=live_k[:, None], other=0.0)
         top, norm, acc = softmax_step(scores, vv, top, norm, acc)
 
     if GATE:  # from here on a row leaves out its gates since the block's left edge
-        top -= since + tl.where(r < C, 0.0, tl.load(total))
-        suffix += i
+        top -= since + tl.where(r < C, 0.0, tl.load(total) * scale)
     edge = first
     for _ in tl.range(0, 2 * block, num_stages=STAGES):
         edge -= C
         if GATE:
             total -= 1
-            passed = tl.load(total)
-        scores = dot(x, tl.load(k + edge.to(tl.int64) * k_t)) * scale
-        if GATE:
-            scores += tl.load(suffix + edge)[None, :]
+            passed = tl.load(total) * scale
+            suffix -= 2 * C
+            scores = dot_add(x, tl.load(k + edge.to(tl.int64) * k_t), add_suffix(suffix, 2 * C, C)) * scale
+        else:
+            scores = dot(x, tl.load(k + edge.to(tl.int64) * k_t)) * scale
         top, norm, acc = softmax_step(scores, tl.load(v + edge.to(tl.int64) * v_t), top, norm, acc)
         if GATE:
             top -= passed

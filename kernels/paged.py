@@ -83,16 +83,15 @@ def append(
                     ww += tl.load(pw + i[:, None] * D + c[None, :], mask=pending[:, None], other=0.0).to(OP)
                     bb += tl.load(pb + i, mask=pending, other=0.0)
                 UW, UY = chunk_transform(key, ww, bb, C, OP)
-                F = transition(ww, UW, D)
-                F16 = F.to(OP)
+                F = transition(ww, UW, D).to(OP)
                 for old_chunk in range(0, chunk):
                     at = (old_chunk * C + i)[:, None] * D + c[None, :]
-                    tl.store(pk + at, dot(tl.load(pk + at).to(OP), F16).to(pk.dtype.element_ty))
+                    tl.store(pk + at, dot(tl.load(pk + at).to(OP), F).to(pk.dtype.element_ty))
                 carried = keys_to_right_edge(key, ww, UY).to(pk.dtype.element_ty)
                 tl.debug_barrier()  # pending keys are read, old F not yet overwritten
                 tl.store(pk + row[:, None] * D + c[None, :], carried)
                 if chunk > 0:
-                    F = tl.dot(tl.load(pf), F, input_precision="tf32x3")
+                    F = dot(tl.load(pf), F).to(OP)
                     tl.debug_barrier()
                 tl.store(pf, F)
                 tl.debug_barrier()
@@ -209,7 +208,7 @@ def walk_pages(
         if PATH:
             if finished > 0:
                 F = tl.load(pf + number * pf_b + head * pf_h + c[:, None] + c[None, :] * D)
-                x32 = dot(x32.to(OP), F.to(OP))
+                x32 = dot(x32.to(OP), F)
         if GATE:
             offset += edge * gate_scale
         count = P

@@ -83,7 +83,7 @@ def carry_queries(
         before = tl.load(table + seq * table_n + tl.maximum(at - 1, 0)).to(tl.int64)
         F_before = tl.load(pf + before * pf_b)  # on its way while this product runs
         if (at > 0) & ((back > 0) | (finished > 0)):
-            x = tl.dot(x, F, input_precision="tf32x3")
+            x = dot(x.to(OP), F)
         F = F_before
 
 
@@ -118,13 +118,14 @@ def attend_pages(
 
     offset = tl.zeros([ROWS], tl.float32)
     if GATE:  # gates of all pages after this run
-        pg += head * pg_h + r[:, None] * P
+        pg += head * pg_h
+        pg_rows = pg + r[:, None] * P
         for at in range(last, pages, LATER):
             p = at + tl.arange(0, LATER)
             inside = p < pages
             number = tl.load(table + seq * table_n + p, mask=inside, other=0).to(tl.int64)
             end = tl.minimum(held - p * P, P) - 1
-            sums = tl.load(pg + (number * pg_b + end)[None, :], mask=member[:, None] & inside[None, :], other=0.0)
+            sums = tl.load(pg_rows + (number * pg_b + end)[None, :], mask=member[:, None] & inside[None, :], other=0.0)
             offset += tl.sum(sums, 1)
         offset *= gate_scale
 
@@ -140,14 +141,18 @@ def attend_pages(
             usable = count // C * C
         q = tl.load(x + page * x_p, mask=member[:, None], other=0.0).to(KEY)
         if GATE:
-            edge = tl.load(pg + number * pg_b + count - 1, mask=member[:, None], other=0.0)
+            edge = tl.load(pg_rows + number * pg_b + count - 1, mask=member[:, None], other=0.0)
         for t in tl.range(0, (usable + N - 1) // N, num_stages=STAGES):
             seen = t * N + i < usable
             keys = tl.load(pk + number * pk_b + t * N * D, mask=seen[None, :], other=0.0)
             scores = dot(q, keys) * x_scale
             if GATE:
-                gates = pg + number * pg_b + (t * N + i)[None, :]
-                scores += (edge - tl.load(gates, mask=member[:, None] & seen[None, :], other=0.0)) * gate_scale + offset[:, None]
+                row = number * pg_b + (t * N + i)[None, :]
+                if G == 1:  # one row of gates for the whole tile
+                    since = tl.load(pg + row, mask=seen[None, :], other=0.0)
+                else:
+                    since = tl.load(pg_rows + row, mask=member[:, None] & seen[None, :], other=0.0)
+                scores += (edge - since) * gate_scale + offset[:, None]
             scores = tl.where(seen[None, :], scores, float("-inf"))
             values = tl.load(pv + number * pv_b + t * N * D, mask=seen[:, None], other=0.0)
             top, norm, acc = softmax_step(scores, values, top, norm, acc)

@@ -19,34 +19,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from longeval.kernels.tiles import SIZES, chunk_transform, dot, keys_to_right_edge, softmax_step, transition
-
-
-@triton.jit(do_not_specialize=SIZES)
-def gate_sums(
-    log_f, stride_t, suffix, total, items, starts, tokens, slots, scale,
-    HQ: tl.constexpr, HEADS: tl.constexpr, C: tl.constexpr,
-):  # fmt: skip
-    """Per chunk and query head: suffix [HQ, tokens] = sum of scale * log_f after each token, total [HQ, slots]."""
-    slot = tl.program_id(0)
-    seq = tl.load(items + 2 * slot)
-    if seq < 0:
-        return
-    first = tl.load(items + 2 * slot + 1) * C
-    start = tl.load(starts + seq)
-    length = tl.load(starts + seq + 1) - start
-    i = tl.arange(0, C)
-    heads = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
-    live = (first + i < length)[:, None] & (heads < HQ)[None, :]
-    token = (start + first + i).to(tl.int64)
-    gates = tl.load(log_f + token[:, None] * stride_t + heads[None, :], mask=live, other=0.0).to(tl.float32) * scale
-    # "after each token" = from each token, one token on; summed backwards so that near keys get small, exact sums
-    after = tl.load(
-        log_f + (token + 1)[:, None] * stride_t + heads[None, :],
-        mask=live & (i < C - 1)[:, None] & (first + i + 1 < length)[:, None], other=0.0,
-    ).to(tl.float32) * scale  # fmt: skip
-    tl.store(suffix + heads[None, :].to(tl.int64) * tokens + token[:, None], tl.cumsum(after, 0, reverse=True), mask=live)
-    tl.store(total + heads * slots + slot, tl.sum(gates, 0), mask=heads < HQ)
+from longeval.kernels.gates import add_suffix, chunk_suffix
+from longeval.kernels.tiles import SIZES, chunk_transform, dot, dot_add, keys_to_right_edge, softmax_step, transition
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -81,6 +55,9 @@ def chunks(
     ww = tl.load(w + i[:, None] * w_t + c[None, :], mask=live[:, None], other=0.0).to(OP)
     bb = tl.load(beta + base * beta_t + head + i * beta_t, mask=live, other=0.0).to(tl.float32)
     kk = tl.load(k + i[:, None] * k_t + c[None, :], mask=live[:, None], other=0.0).to(OP)
+    vv = tl.load(v + i[:, None] * v_t + c[None, :], mask=live[:, None], other=0.0)
+    q += base * q_t + head * G * q_h + i[:, None] * q_t + c[None, :]
+    qq = tl.load(q, mask=live[:, None], other=0.0).to(OP)
     UW, UY = chunk_transform(kk, ww, bb, C, OP)
     F = transition(ww, UW, D).to(OP)
     tl.store(right_f + (head.to(tl.int64) * slots + slot) * D * D + c[:, None] * D + c[None, :], F)
@@ -90,19 +67,19 @@ def chunks(
     for g in range(G):
         hq = head * G + g
         at = hq.to(tl.int64) * tokens + base
-        qq = tl.load(q + base * q_t + hq * q_h + i[:, None] * q_t + c[None, :], mask=live[:, None], other=0.0).to(OP)
+        if g > 0:
+            qq = tl.load(q + g * q_h, mask=live[:, None], other=0.0).to(OP)
         X = tl.where(causal, dot(qq, tl.trans(ww)), 0.0).to(OP)
         left = (qq.to(tl.float32) - dot(X, UW)) * scale
         tl.store(left_q + at * D + tile, left.to(OP), mask=live[:, None])
         scores = (dot(qq, tl.trans(kk)) - dot(X, UY)) * scale
         if GATE:
-            mine = tl.load(suffix + at + i, mask=live, other=0.0)
+            mine = chunk_suffix(suffix + (hq.to(tl.int64) * slots + slot) * 2 * C, C)
             scores += mine[None, :] - mine[:, None]
         scores = tl.where(causal & live[None, :], scores, float("-inf"))
         top = tl.max(scores, 1)
         p = tl.exp2(scores - top[:, None])
         norm = tl.sum(p, 1)
-        vv = tl.load(v + i[:, None] * v_t + c[None, :], mask=live[:, None], other=0.0)
         acc = dot(p.to(vv.dtype), vv) / norm[:, None]
         to = base * out_t + hq * out_h + i[:, None] * out_t + c[None, :]
         tl.store(partial + to, acc.to(partial.dtype.element_ty), mask=live[:, None])
@@ -223,7 +200,7 @@ def walk(
     f_tile = c[:, None] + c[None, :] * D  # F^T
     right_f += (head * slots + chunk) * D * D
     if GATE:
-        suffix += hq.to(tl.int64) * tokens + start
+        suffix += (hq.to(tl.int64) * slots + chunk) * 2 * C
         total += hq * slots + chunk
 
     if edge + C < length:  # the second chunk's queries over the first chunk
@@ -231,7 +208,7 @@ def walk(
         x16 = x.to(OP)
         scores = dot(x16, tl.load(right_k + keys + edge * D + k_tile))
         if GATE:
-            scores += tl.load(suffix + edge + i)[None, :]
+            scores += add_suffix(suffix, 2 * C, C)
         scores = tl.where(second[:, None], scores, float("-inf"))
         top, norm, acc = softmax_step(scores, tl.load(v + edge.to(tl.int64) * v_t + v_tile), top, norm, acc)
         x = tl.where(second[:, None], dot(x16, tl.load(right_f + f_tile)), x)
@@ -260,18 +237,20 @@ def walk(
             f = far_f
             tiles = S * M // C
         x16 = x.to(OP)
+        F = tl.load(f + f_tile)  # on its way while the tiles are walked
         for _ in tl.range(0, tiles, num_stages=STAGES):
             edge -= C
             if GATE:
                 total -= 1
                 passed = tl.load(total)
-            scores = dot(x16, tl.load(k_ptr + edge * D + k_tile))
-            if GATE:
-                scores += tl.load(suffix + edge + i)[None, :]
+                suffix -= 2 * C
+                scores = dot_add(x16, tl.load(k_ptr + edge * D + k_tile), add_suffix(suffix, 2 * C, C))
+            else:
+                scores = dot(x16, tl.load(k_ptr + edge * D + k_tile))
             top, norm, acc = softmax_step(scores, tl.load(v + edge.to(tl.int64) * v_t + v_tile), top, norm, acc)
             if GATE:
                 top -= passed
-        x = dot(x16, tl.load(f + f_tile))
+        x = dot(x16, F)
 
     acc = acc / norm[:, None]
     if PREFIX:

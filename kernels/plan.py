@@ -61,7 +61,7 @@ class Plan:
     queries: Blocks
 
     @staticmethod
-    def of(cu_seqlens: Tensor, tokens: int, near: int = NEAR, far: int = FAR) -> Plan:
+    def of(cu_seqlens: Tensor, tokens: int, far: int = FAR, near: int = NEAR) -> Plan:
         """cu_seqlens [N + 1] int32 or int64 on the device, from 0 to `tokens`; near divides far, and CHUNK near."""
         starts = cu_seqlens.int().contiguous()
         lengths = (starts[1:] - starts[:-1]).long()

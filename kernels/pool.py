@@ -60,12 +60,12 @@ class PageLayout:
     | k | [P, d] | float16 for 16-bit PaTH, else the model's | keys, see `paged.py` |
     | v | [P, d] | the model's | values |
     | g | [G, P] | float32 | running sum of log f from the page's start, inclusive; gated models |
-    | f | [d, d] | float32 | product of the finished chunks' transitions; PaTH |
+    | f | [d, d] | as k | product of the finished chunks' transitions; PaTH |
     | w | [64, d] | as k | of the open chunk; PaTH |
     | beta | [64] | float32 | of the open chunk; PaTH |
 
-    float16 because a carried key is rounded once per chunk, and w once: three bits more than bfloat16, as long as no key
-    entry exceeds 65504.
+    float16 because carried keys and F are rounded once per chunk, and w once: three bits more than bfloat16, as long as no
+    key entry exceeds 65504.
     """
 
     shape: Shape
@@ -86,7 +86,7 @@ class PageLayout:
         if self.shape.gate:
             fields["g"] = ((self.shape.group, P), torch.float32)
         if self.shape.path:
-            fields["f"] = ((d, d), torch.float32)
+            fields["f"] = ((d, d), self.key_dtype)
             fields["w"] = ((CHUNK, d), self.key_dtype)
             fields["beta"] = ((CHUNK,), torch.float32)
         return fields

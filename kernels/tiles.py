@@ -19,8 +19,14 @@ SIZES = ["tokens", "slots", "spans", "groups", "chunk_slots", "table_n", "parts"
 
 @triton.jit
 def dot(a, b):
-    """a @ b with float32 sums; float32 operands are not rounded to tf32."""
+    """a @ b with float32 sums; float32 operands as three tf32 products each, which keeps their 24 bits."""
     return tl.dot(a, b, input_precision="tf32x3")
+
+
+@triton.jit
+def dot_add(a, b, c):
+    """c + a @ b, as `dot`."""
+    return tl.dot(a, b, c, input_precision="tf32x3")
 
 
 @triton.jit
@@ -44,7 +50,6 @@ def unit_lower_inverse(A, C: tl.constexpr, OP: tl.constexpr):
     b = tl.arange(0, C // B)
     T = tl.where((b[:, None] == b[None, :])[:, None, :, None], T[:, :, None, :], 0.0)
     T = tl.reshape(T, (C, C))
-    size: tl.constexpr = B
     for level in tl.static_range(2):
         if (B << level) < C:
             half = row // (B << level)
@@ -59,16 +64,16 @@ def unit_lower_inverse(A, C: tl.constexpr, OP: tl.constexpr):
 def chunk_transform(k, w, beta, C: tl.constexpr, OP: tl.constexpr):
     """k, w [C, D] in OP, beta [C] -> UW = U w [C, D], UY = U strictLower(w k^T) [C, C], both in OP.
 
-    U = (I + strictLower(diag(beta) w w^T))^-1 diag(beta). From these two follow, with X = lower(q w^T):
+    U = T diag(beta), T = (I + strictLower(diag(beta) w w^T))^-1. From these two follow, with X = lower(q w^T):
     q at the chunk's left edge = q - X UW;  k at its right edge = k - UY^T w;  F = I - UW^T w;
     local scores = q k^T - X UY.
     """
     i = tl.arange(0, C)
     below = i[:, None] > i[None, :]
     A = tl.where(below, beta[:, None] * dot(w, tl.trans(w)), 0.0)
-    U = (unit_lower_inverse(A, C, OP) * beta[None, :]).to(OP)
-    Y = tl.where(below, dot(w, tl.trans(k)), 0.0).to(OP)
-    return dot(U, w).to(OP), dot(U, Y).to(OP)
+    T = unit_lower_inverse(A, C, OP).to(OP)
+    Y = tl.where(below, beta[:, None] * dot(w, tl.trans(k)), 0.0).to(OP)
+    return dot(T, (beta[:, None] * w.to(tl.float32)).to(OP)).to(OP), dot(T, Y).to(OP)
 
 
 @triton.jit
@@ -91,5 +96,5 @@ def softmax_step(scores, v, top, total, acc):
     shrink = tl.exp2(top - new_top)
     p = tl.exp2(scores - new_top[:, None])
     total = total * shrink + tl.sum(p, 1)
-    acc = tl.dot(p.to(v.dtype), v, acc * shrink[:, None], input_precision="tf32x3")
+    acc = dot_add(p.to(v.dtype), v, acc * shrink[:, None])
     return new_top, total, acc
