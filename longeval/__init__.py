@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from longeval.config import RunConfig as RunConfig
     from longeval.errors import UserError as UserError
-    from longeval.models import load_model as load_model
     from longeval.evaluate import RunResult as RunResult
     from longeval.evaluate import run as run
+    from longeval.models import load_model as load_model
     from longeval.tasks import TaskOptions as TaskOptions
     from longeval.tasks import get_task as get_task
 

@@ -1,4 +1,4 @@
-"""The run loop: build samples, predict, persist, score, aggregate. The one place where tasks, models and results meet."""
+"""The run loop: build samples, predict, persist, score, aggregate. Here tasks, models and results meet."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ def dry_run(config: RunConfig, console: Console) -> RenderableType:
     for column in ("task", "length", "samples", "prompt tokens", "longest"):
         table.add_column(column, justify="left" if column == "task" else "right")
     for cell in plan.cells:
-        numbers = [f"{n:,}" for n in (cell.planned, cell.tokens, cell.longest)] if cell.fits else ["does not fit", "", ""]
+        numbers = (
+            [f"{n:,}" for n in (cell.planned, cell.tokens, cell.longest)] if cell.fits else ["does not fit", "", ""]
+        )
         table.add_row(cell.task.name, cell.task.length_label(cell.length), *numbers)
     return table
 

@@ -97,7 +97,7 @@ def _git_revision() -> str | None:
 
 
 def default_out(deciding: dict[str, Any], plan: Plan) -> Path:
-    """`runs/<model>-<suites>-<date>-<digest>`; an earlier run of the same configuration is found again by its digest."""
+    """`runs/<model>-<suites>-<date>-<digest>`; the digest finds an earlier run of the same configuration again."""
     digest = hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:8]
     model = Path(plan.config.model).name.replace(":", "-") or "model"
     suites = "+".join(plan.config.suites)

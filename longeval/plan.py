@@ -66,9 +66,7 @@ def wants_chat(setting: str, tokenizer: Any) -> bool:
     return setting == "on" or (setting == "auto" and bool(getattr(tokenizer, "chat_template", None)))
 
 
-def cell_samples(
-    task: Task, length: int, count: int, config: RunConfig, tokenizer: Any, chat: bool
-) -> list[Sample]:
+def cell_samples(task: Task, length: int, count: int, config: RunConfig, tokenizer: Any, chat: bool) -> list[Sample]:
     """Samples of one cell, over-long ones cut when the user asked for that."""
     samples = build_cached(task, tokenizer, length, count, config.seed, chat)
     limit = config.options.max_length
@@ -123,8 +121,8 @@ def _plan_cell(task: Task, length: int, config: RunConfig, tokenizer: Any, chat:
     limit = config.options.max_length
     if limit is not None and max(prompts) > limit and not task.truncates:
         raise UserError(
-            f"{task.name} at {task.length_label(length)} has a prompt of {max(prompts):,} tokens, more than --max-length "
-            f"{limit:,}; raise it, choose shorter --lengths, or use --overflow truncate-middle"
+            f"{task.name} at {task.length_label(length)} has a prompt of {max(prompts):,} tokens, more than "
+            f"--max-length {limit:,}; raise it, choose shorter --lengths, or use --overflow truncate-middle"
         )
     longest = max(len(sample.ids) + sample.max_new_tokens for sample in samples)
     return Cell(task, length, len(samples), sum(prompts), longest, note=task.cell_note(samples))

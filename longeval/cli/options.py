@@ -19,9 +19,7 @@ ModelOption = Annotated[
 LengthsOption = Annotated[
     list[str] | None, typer.Option("--lengths", help="Lengths as 4096 or 4k (= 4096), comma-separated.")
 ]
-ChatOption = Annotated[
-    str, typer.Option("--chat", help="Chat template: auto (when the tokenizer has one), on, off.")
-]
+ChatOption = Annotated[str, typer.Option("--chat", help="Chat template: auto (when the tokenizer has one), on, off.")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the samples.")]
 VllmOption = Annotated[
     list[str] | None,

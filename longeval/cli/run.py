@@ -33,9 +33,12 @@ def command(
         str, typer.Option(help="For samples over --max-length: refuse, or truncate-middle and count them.")
     ] = "refuse",
     trained_length: Annotated[
-        int | None, typer.Option("--trained-length", help="Trained window to mark where the checkpoint does not say it.")
+        int | None,
+        typer.Option("--trained-length", help="Trained window to mark where the checkpoint does not say it."),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Run folder (default: runs/<model>-<suite>-<date>-…).")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Run folder (default: runs/<model>-<suite>-<date>-…).")
+    ] = None,
     only_plan: Annotated[bool, typer.Option("--dry-run", help="Build the samples and say what would run.")] = False,
     *,
     options: TaskOptions,

@@ -49,7 +49,10 @@ def refuses(answer, *words):
         ((*RUN, "--device", "tpu"), ["tpu"]),
         ((*RUN, "--haystack", "esay"), ["essay"]),
         ((*RUN, "--chat", "on"), ["chat template"]),
-        (("run", "--model", "demo", "--suite", "ruler", "--tasks", "vt", "--lengths", "16"), ["fits", "ruler/vt needs"]),
+        (
+            ("run", "--model", "demo", "--suite", "ruler", "--tasks", "vt", "--lengths", "16"),
+            ["fits", "ruler/vt needs"],
+        ),
         ((*RUN, "--max-length", "100"), ["--overflow"]),
         (("run", "--model", "demo", "--suite", "rulr"), ["did you mean ruler"]),
         (("run", "--model", "demo", "--suite", "ruler", "--tasks", "niah_singel_1"), ["niah_single_1"]),

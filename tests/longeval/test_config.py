@@ -7,7 +7,9 @@ from longeval.errors import UserError
 from longeval.tasks import TaskOptions
 
 
-@pytest.mark.parametrize(("text", "tokens"), [("4096", 4096), ("4k", 4096), (" 128K ", 131072), ("1m", 1 << 20), ("1000", 1000)])
+@pytest.mark.parametrize(
+    ("text", "tokens"), [("4096", 4096), ("4k", 4096), (" 128K ", 131072), ("1m", 1 << 20), ("1000", 1000)]
+)
 def test_lengths(text, tokens):
     assert parse_length(text) == tokens
 

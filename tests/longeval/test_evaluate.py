@@ -17,7 +17,8 @@ def evaluate(tmp_path, monkeypatch):
     monkeypatch.setitem(SUITES, "fake", "fakes")
     monkeypatch.setattr("longeval.manifest.tokenizer_hash", lambda tokenizer: "t")
     monkeypatch.setattr(
-        "longeval.plan.build_cached", lambda task, tok, length, n, seed, chat: task.build(tok, length, n, seed, chat=chat)
+        "longeval.plan.build_cached",
+        lambda task, tok, length, n, seed, chat: task.build(tok, length, n, seed, chat=chat),
     )
 
     def evaluate(poison=(), **config):

@@ -34,7 +34,16 @@ def wheel_site(tmp_path_factory):
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(built), str(source)]
     subprocess.run(build, check=True, capture_output=True)
     site = tmp_path_factory.mktemp("site")
-    install = [sys.executable, "-m", "pip", "install", "--no-deps", "--target", str(site), *map(str, built.glob("*.whl"))]
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--no-deps",
+        "--target",
+        str(site),
+        *map(str, built.glob("*.whl")),
+    ]
     subprocess.run(install, check=True, capture_output=True)
     return site
 
