@@ -45,7 +45,7 @@ class Architecture:
     a constant per head. `gate_scaled`: the gate sum is multiplied by head_dim^-1/2 (PaTH-FoX) or not (FoX).
     `qk_norm`: RMSNorm over each head with one weight for all heads ("shared") or one per head ("per_head"), or over
     the full width ("full"). `output_norm`: RMSNorm per head on the attention output. `shift_k, shift_v`: data-dependent
-    token shift. `window`: keys that a query sees, itself included. `trained_length`: as the config says.
+    token shift. `window`: keys that a query sees, itself included.
     """
 
     vocab_size: int
@@ -69,7 +69,6 @@ class Architecture:
     output_norm: bool = False
     shift_k: bool = False
     shift_v: bool = False
-    trained_length: int | None = None
 
     @property
     def head_dim(self) -> int:
@@ -203,7 +202,6 @@ def _rope(keys: Keys, shapes: Shapes) -> tuple[Architecture, dict[str, str]]:
         qk_norm="full" if qk_norm == "per_head" else qk_norm,  # this type normalised the whole width then
         rope_theta=keys.number("rope_theta", 10000.0),
         window=keys.optional_size("window_size"),
-        trained_length=keys.optional_size("max_position_embeddings"),
     )
     return arch, {}
 

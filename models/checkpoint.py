@@ -87,13 +87,12 @@ class Checkpoint:
         """The transformers tokenizer, or None for a folder without tokenizer files."""
         if self.gguf is None and not any((self.folder / name).is_file() for name in _TOKENIZER_FILES):
             return None
-        from transformers import AutoTokenizer, PreTrainedTokenizerFast
+        from transformers import AutoTokenizer, PretrainedConfig
 
+        # transformers does not know fla's model types, and reads them from config.json if it gets no config
+        more = {"config": PretrainedConfig()} if self.is_fla else {}
         try:
-            if self.is_fla and not _names_tokenizer(self.folder) and (self.folder / "tokenizer.json").is_file():
-                # transformers would look the class up by model_type, which it does not know
-                return PreTrainedTokenizerFast.from_pretrained(self.folder, local_files_only=True)
-            return AutoTokenizer.from_pretrained(self.folder, gguf_file=self.gguf, local_files_only=True)
+            return AutoTokenizer.from_pretrained(self.folder, gguf_file=self.gguf, local_files_only=True, **more)
         except Exception as error:  # as above
             raise UserError(f"{self.path}: transformers cannot load the tokenizer ({one_line(error)})") from error
 
@@ -160,12 +159,6 @@ def _download(hub: str, patterns: list[str]) -> Path:
         return Path(snapshot_download(hub, allow_patterns=patterns, ignore_patterns=["*/*"]))
     except (OSError, ValueError, HFValidationError) as error:  # the hub client's errors and httpx's derive from these
         raise UserError(f"no such model: {hub} is no folder here and not on the hub ({one_line(error)})") from error
-
-
-def _names_tokenizer(folder: Path) -> bool:
-    """Whether tokenizer_config.json says which class reads the tokenizer."""
-    path = folder / "tokenizer_config.json"
-    return path.is_file() and "tokenizer_class" in json.loads(path.read_text(encoding="utf-8"))
 
 
 def _file_digest(path: Path) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from longeval.types import Generation, TokenScores
 
-LOGIT_BUDGET = 2**26  # logits held at a time when a text is scored
+LOGIT_BUDGET = 2**25  # logits held at a time when a text is scored
 TOKENS_PER_CALL = 4096  # through the network at a time, of all sequences of a batch together
 
 
@@ -106,7 +106,7 @@ def generate(
                 raise MemoryError(f"a prompt of {length:,} tokens alone does not fit into memory") from error
         if unfinished:  # outside the handler, whose exception keeps the failed batch's tensors alive
             largest = max(1, len(batch) // 2)
-            waiting.extendleft(sorted(unfinished, key=lambda index: len(prompts[index])))
+            waiting.extendleft(index for index in reversed(batch) if index in unfinished)
             gc.collect()
             if runner.device.type == "cuda":
                 torch.cuda.empty_cache()
