@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -22,18 +23,23 @@ from longeval.tasks.prompt import Prompter
 from longeval.tasks.ruler import SUITE
 from longeval.tasks.ruler.protocol import LENGTHS
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class Measurement:
-    """One cell: `build` and `tokenise` in seconds for `samples` prompts of `tokens` tokens together; `fill` is the mean
-    of (prompt + answer) / length."""
+    """One cell: `build` and `tokenise` in seconds for `samples` prompts of `tokens` tokens together, and in seconds of
+    all cores (`_cpu`), which other work on the machine does not blur; `fill` is the mean of (prompt + answer) / length.
+    """
 
     task: str
     length: int
     samples: int
     tokens: int
     build: float
+    build_cpu: float
     tokenise: float
+    tokenise_cpu: float
     fill: float
 
 
@@ -47,20 +53,31 @@ def load_tokenizer(name: str) -> Any:
     return AutoTokenizer.from_pretrained(name)
 
 
+def timed(work: Callable[[], T]) -> tuple[T, float, float]:
+    """What `work` returns, the seconds it took, and those of all cores together."""
+    started, started_cpu = time.perf_counter(), time.process_time()
+    result = work()
+    return result, time.perf_counter() - started, time.process_time() - started_cpu
+
+
 def measure(tokenizer: Any, task_name: str, length: int, count: int, chat: bool, options: TaskOptions) -> Measurement:
     """Builds one cell and tokenises its prompts. Raises DoesNotFit."""
-    task = SUITE.tasks[task_name](task_name, options)
-    started = time.perf_counter()
-    samples = task.build(tokenizer, length, count, chat=chat)
-    build = time.perf_counter() - started
-    prompter = Prompter(tokenizer, chat)
+    task, prompter = SUITE.tasks[task_name](task_name, options), Prompter(tokenizer, chat)
+    samples, build, build_cpu = timed(lambda: task.build(tokenizer, length, count, chat=chat))
     texts = [prompter.text(sample.prompt, sample.answer_prefix, sample.shots) for sample in samples]
-    started = time.perf_counter()
-    ids = prompter.encode(texts)
-    tokenise = time.perf_counter() - started
+    ids, tokenise, tokenise_cpu = timed(lambda: prompter.encode(texts))
     used = [len(prompt) + sample.max_new_tokens for prompt, sample in zip(ids, samples, strict=True)]
-    tokens = sum(map(len, ids))
-    return Measurement(task_name, length, count, tokens, build, tokenise, sum(used) / (count * length))
+    return Measurement(
+        task=task_name,
+        length=length,
+        samples=count,
+        tokens=sum(map(len, ids)),
+        build=build,
+        build_cpu=build_cpu,
+        tokenise=tokenise,
+        tokenise_cpu=tokenise_cpu,
+        fill=sum(used) / (count * length),
+    )
 
 
 def report(measurements: list[Measurement]) -> Table:
@@ -112,7 +129,11 @@ def main(
     console.print(report(measurements))
     build, tokenise = sum(m.build for m in measurements), sum(m.tokenise for m in measurements)
     tokens = sum(m.tokens for m in measurements)
-    console.print(f"build {build:.1f} s, tokenise {tokenise:.1f} s, {tokens:,} tokens, {tokens / build:,.0f} tokens/s")
+    cores = sum(m.build_cpu for m in measurements) / sum(m.tokenise_cpu for m in measurements)
+    console.print(
+        f"build {build:.1f} s, tokenise {tokenise:.1f} s, {tokens:,} tokens, {tokens / build:,.0f} tokens/s; "
+        f"ratio in seconds of all cores {cores:.2f}"
+    )
 
 
 if __name__ == "__main__":
