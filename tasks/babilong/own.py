@@ -28,7 +28,7 @@ from longeval.tasks.base import DoesNotFit, TaskOptions
 from longeval.tasks.corpora import file_hash
 from longeval.tasks.rng import sample_rng
 
-_BARREN_EXCERPTS = 200  # in a row: then the books have nothing to offer
+_BARREN_EXCERPTS = 50  # in a row: then the books have nothing to offer
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,10 @@ def mix(
 def _background(
     missing: int, budget: int, texts: Sequence[str], counter: Counter, rng: random.Random
 ) -> list[tuple[str, int]]:
-    """Sentences with their tokens, `missing` in all; only the last one is cut."""
+    """Sentences with their tokens, `missing` in all; only the last one is cut.
+
+    Where too little is missing for any cut (one token, when that is a space), the sentence before gives way to others.
+    """
     found: list[tuple[str, int]] = []
     barren = 0  # excerpts in a row that brought nothing
     excerpts = sentences(texts, rng, protocol.EXCERPT_CHARACTERS * max(budget, 1000))
@@ -154,7 +157,9 @@ def _background(
             if not missing:
                 break
         barren = barren + 1 if missing == before else 0
-        if barren == _BARREN_EXCERPTS:
+        if barren and found and missing < protocol.SHORTEST_SENTENCE:
+            missing += found.pop()[1]
+        elif barren == _BARREN_EXCERPTS:
             least = protocol.SHORTEST_SENTENCE
             raise UserError(f"the books have no sentences of {least} tokens or more; choose others with --books")
     return found
