@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from longeval.kernels.attention import New
     from longeval.kernels.plan import Blocks, Plan
 
-FAR = 512  # tokens per far span of a prefill
 L2_EPS = 1e-6  # under the root of w's norm, added to the sum of squares
 
 
@@ -158,7 +157,7 @@ class CudaStep:
             decode_pages = replace(pages, items=fixed.keep("items", pages.items), base=fixed.keep("base", pages.base))
         if prefills:
             own = starts[decodes:] - starts[decodes]
-            plan = Plan.of(own, prefill_tokens, FAR)
+            plan = Plan.of(own, prefill_tokens)
             prefill_pages = _written(own, held[decodes:], live[decodes:], prefill_tokens, page_size)
         return CudaStep(
             count, tokens, starts, lengths, held, table, common.max_seq_len, decodes, decode_pages, plan, prefill_pages

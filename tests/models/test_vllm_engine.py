@@ -29,6 +29,8 @@ from vllm_engines import (
 require_vllm()
 
 PAGES = (64, 128, 256, 512)
+NEW = 6 if V2 else 24  # tokens; every step of the V2 runner takes half a second, its helpers being interpreted
+v1_only = pytest.mark.skipif(V2, reason="says nothing more under the V2 runner")
 LENGTHS = (1, 2, 17, 63, 64, 65, 127, 129, 200, 257, 500, 1000, 1777, 2000)
 
 
@@ -51,7 +53,7 @@ def engines():
         model.close()
 
 
-@pytest.mark.parametrize("number", range(len(CASES)))
+@pytest.mark.parametrize("number", range(0, len(CASES), 3 if V2 else 1))
 def test_golden(engines, number):
     """Every length of the golden files, 2,500 tokens among them, and 24 greedy tokens; pages and chunks take turns."""
     folder = GOLDEN / CASES[number]
@@ -64,13 +66,13 @@ def test_golden(engines, number):
         if len(ids) > 1:
             difference = np.abs(model.logprobs(ids) + files[f"ref.nll.{length}"])
             assert difference.max() < TOLERANCE, name
-    (generation,) = model.generate([files["prompt"].tolist()], 24)
+    (generation,) = model.generate([files["prompt"].tolist()], NEW)
     same = np.array(generation.ids) == files["ref.gen.ids"][: len(generation.ids)]
     until = int(np.argmax(files["ref.gen.margin"] < 1e-3)) or len(same)
     assert same[:until].all()
 
 
-@pytest.mark.parametrize("chunk", [250, 64])
+@pytest.mark.parametrize("chunk", [250] if V2 else [250, 64])
 @pytest.mark.parametrize("keys", [{"use_w_shortconv": True}, {"use_forget_gate": True}], ids=["conv", "gate"])
 def test_concurrent_prompts(engines, keys, chunk):
     """Prompts of 1 to 2000 tokens at once, in chunks that meet page and chunk ends everywhere."""
@@ -78,25 +80,25 @@ def test_concurrent_prompts(engines, keys, chunk):
     text = golden(folder)["ids.2500"].tolist()
     prompts = [text[3 * length % 499 :][:length] for length in LENGTHS]
     model, oracle = engines(folder, block_size=64, max_num_batched_tokens=chunk), Oracle(folder)
-    for prompt, output in zip(prompts, score_all(model, prompts, 12), strict=True):
+    for prompt, output in zip(prompts, score_all(model, prompts, NEW), strict=True):
         oracle.check(prompt, output)
 
 
 @pytest.mark.parametrize("model_type", ["path_attn", "forgetting_transformer"])
 def test_preemption(engines, model_type):
-    """A cache of 13 usable pages where 40 would be wanted: requests are thrown out and start again."""
+    """Twelve prompts that just fill their pages, in a cache of 13: as they grow, some are thrown out and start again."""
     folder = case_with(model_type)
     text = golden(folder)["ids.2500"].tolist()
-    prompts = [text[7 * number :][: 40 + 20 * number] for number in range(12)]
+    prompts = [text[7 * number :][: 58 + number % 5 + 64 * (number % 4)] for number in range(12)]
     model, oracle = engines(folder, max_length=600, block_size=64, num_gpu_blocks_override=14), Oracle(folder)
     before = metric(model, "vllm:num_preemptions")
-    outputs = continue_all(model, prompts, 40)
+    outputs = continue_all(model, prompts, 12 if V2 else 40)
     assert metric(model, "vllm:num_preemptions") > before
     for prompt, output in zip(prompts, outputs, strict=True):
         oracle.check(prompt, output)
 
 
-@pytest.mark.parametrize("page", [64, 256])
+@pytest.mark.parametrize("page", [64] if V2 else [64, 256])
 @pytest.mark.parametrize("model_type", ["path_attn", "forgetting_transformer"])
 def test_prefix_caching(engines, model_type, page):
     """A shared prefix of more than a page, two rounds: the second starts on pages that others filled.
@@ -120,6 +122,7 @@ def test_prefix_caching(engines, model_type, page):
             oracle.check(prompt, output)
 
 
+@v1_only
 def test_sliding_window(engines, tmp_path):
     """fla counts the query's own token among the window's; text far beyond window and trained length."""
     source, folder = case_with("transformer"), tmp_path / "window"
@@ -151,6 +154,7 @@ def test_token_scores_name_the_greedy_tokens(engines):
     assert len(model.token_scores(text[:1]).logprobs) == 0
 
 
+@v1_only
 def test_generations_agree_with_the_torch_backend(engines, words):
     """Stop strings, several tokens long too, end of sequence, minimum length: the same ids, texts and reasons."""
     from longeval.models.checkpoint import Checkpoint
@@ -197,12 +201,12 @@ def test_results_stream(engines):
     text = golden(folder)["ids.2500"].tolist()
     model = engines(folder, block_size=256, max_num_batched_tokens=250)
     prompts = [text[n : n + 20] for n in range(100)]
-    generations = model.generate([*prompts[:3], text[:2000], *prompts[3:]], 4)
+    generations = model.generate([*prompts[:3], text[:1000], *prompts[3:]], 4)
     assert next(generations).index != 3
     assert 0 < model.engine.get_num_unfinished_requests() <= model._window < 100
     generations.close()
     assert not model.engine.has_unfinished_requests()
-    assert sorted(g.index for g in model.generate([text[n : n + 9] for n in range(50)], 2)) == list(range(50))
+    assert sorted(g.index for g in model.generate([text[n : n + 9] for n in range(20)], 2)) == list(range(20))
 
 
 def test_over_long_text_is_refused(engines):
@@ -222,7 +226,7 @@ def test_too_small_a_cache_is_refused_with_the_numbers():
         load(case_with("path_attn"), max_length=100_000, kv_cache_memory_bytes=1 << 22)
 
 
-@pytest.mark.skipif(V2, reason="compiled mode is the same model code")
+@v1_only
 def test_compiled_model(engines, monkeypatch):
     """Traced by Dynamo: the op is opaque to it and finds its layer by name."""
     folder = case_with("path_attn", use_w_shortconv=True)
