@@ -72,7 +72,9 @@ def curves(
         },
     ]
     if x["type"] == "quantitative":
-        layers.append(_window_rule(points, x, colour))
+        last, first = max(point["length"] for point in points), min(point["length"] for point in points)
+        windows = {p["run"]: p["window"] for p in points if p["window"] and first <= p["window"] <= last}
+        layers += _window_rules(windows, x, colour)
     return _spec({"values": list(points)}, layers)
 
 
@@ -92,18 +94,18 @@ def _length_axis(labels: Mapping[int, str]) -> dict[str, Any]:
     }
 
 
-def _window_rule(points: Sequence[Point], x: Mapping[str, Any], colour: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted lines at the trained windows that lie within the lengths."""
-    last, first = max(point["length"] for point in points), min(point["length"] for point in points)
-    windows = {(p["run"], p["window"]) for p in points if p.get("window") and first <= p["window"] <= last}
+def _window_rules(windows: Mapping[str, int], x: Mapping[str, Any], colour: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Dotted lines at trained windows, when there are any: a layer without data is a warning in the browser."""
     values = [
-        {"run": run, "length": window, "about": f"{run}: trained window {window:,}"} for run, window in sorted(windows)
+        {"run": run, x["field"]: window, "about": f"{run}: trained window {window:,}"}
+        for run, window in windows.items()
     ]
-    return {
+    layer = {
         "data": {"values": values},
         "mark": {"type": "rule", "strokeDash": [2, 4], "strokeWidth": 1.5},
         "encoding": {"x": dict(x), "color": dict(colour), "tooltip": {"field": "about"}},
     }
+    return [layer] if values else []
 
 
 def heatmap(grid: DepthGrid, labels: Mapping[int, str]) -> dict[str, Any]:
@@ -161,32 +163,17 @@ def losses(by_run: Mapping[str, PositionLoss], colours: Colours, windows: Mappin
     y = {"type": "quantitative", "title": f"loss (nats), moving average of {WINDOW}", "scale": {"zero": False}}
     colour = _colour(colours, by_run, legend=True)
     tooltip = ["run", "position", "loss"]
-    marks = [
-        {"run": run, "position": window, "about": f"{run}: trained window {window:,}"}
-        for run, window in windows.items()
-        if window and window < longest
-    ]
-    layers = [
-        {
-            "data": {"values": bands},
-            "mark": {"type": "area", "opacity": 0.18},
-            "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": colour},
-        },
+    layers: list[dict[str, Any]] = [
         {
             "mark": {"type": "line", "strokeWidth": 1.3},
-            "encoding": {
-                "x": x,
-                "y": {**y, "field": "loss"},
-                "color": colour,
-                "tooltip": [{"field": t} for t in tooltip],
-            },
-        },
-        {
-            "data": {"values": marks},
-            "mark": {"type": "rule", "strokeDash": [2, 4], "strokeWidth": 1.5},
-            "encoding": {"x": x, "color": colour, "tooltip": {"field": "about"}},
-        },
+            "encoding": {"x": x, "y": {**y, "field": "loss"}, "color": colour, "tooltip": tooltip},
+        }
     ]
+    if bands:
+        band = {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": colour}
+        layers.append({"data": {"values": bands}, "mark": {"type": "area", "opacity": 0.18}, "encoding": band})
+    reached = {run: windows[run] for run in by_run if (windows[run] or longest) < longest}
+    layers += _window_rules(reached, x, colour)
     return _spec({"values": lines}, layers)
 
 

@@ -202,7 +202,7 @@ def run_positions(folder: RunFolder) -> dict[tuple[str, int], PositionLoss]:
     """Loss by position of every task and length of a run whose samples are documents, failed ones left out."""
     cells: dict[tuple[str, int], list[Row]] = {}
     for row in folder.rows().values():
-        if "first_position" in row.meta and row.error is None:
+        if "first_position" in row.meta and not row.failed:
             cells.setdefault((row.task, row.length), []).append(row)
     return {cell: _cell(folder, rows) for cell, rows in cells.items()}
 

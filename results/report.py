@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -77,6 +78,7 @@ def _all_names(comparison: Comparison) -> list[str]:
     return [*(run.label for run in comparison.runs), *dict.fromkeys(published)]
 
 
+@cache
 def _vega() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script."""
     import vl_convert  # slow to import, and only needed here

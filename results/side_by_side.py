@@ -46,7 +46,8 @@ def _suite_grid(comparison: Comparison, suite: Mapping[str, Any], detect: float 
     labels = _labels(comparison, suite)
     table = _Lines(comparison, suite, labels)
     groups = [table.task(task) for task in suite["tasks"]]
-    names = dict.fromkeys(c.name for run in comparison.runs for c in run.scores.categories if c.suite == suite["name"])
+    categories = (category for run in comparison.runs for category in run.scores.categories)
+    names = dict.fromkeys(c.name for c in categories if c.suite == suite["name"] and c.mean.value is not None)
     groups += [table.average(name, "category") for name in names]
     groups += [table.average(average["name"], "average") for average in suite["averages"]]
     runs = [run.label for run in comparison.runs if suite["name"] in run.suites]
@@ -106,6 +107,8 @@ class _Lines:
             average = averages_by_name(averages, self.suite["name"]).get(name, {}).get(length)
             if average is None:
                 return self._absent(length), Mean()
+            if average.mean.value is None:
+                return Entry("–"), Mean()
             figures = average_record(run.label, kind, average, label, percent)
             marks = average_marks(average)
             return self._entry(average.mean, marks, figures, percent, name, length, run), average.mean

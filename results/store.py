@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
@@ -51,6 +52,11 @@ class Row:
     truncated: bool = False
     prompt_tail: str = ""
     meta: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the sample has no score that is a finite number."""
+        return self.score is None or not math.isfinite(self.score)
 
 
 _FIELDS = {f.name for f in fields(Row)}

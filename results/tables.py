@@ -123,7 +123,8 @@ def _suite(manifest: Mapping[str, Any], suite: Mapping[str, Any], scores: Scores
         lines = []
         for average_name, at in averages_by_name(averages, name).items():
             entries = [_average(run, kind, at.get(length), label, percent) for length, label in labels.items()]
-            lines.append(Line((average_name,), entries, kind))
+            if kind == "average" or any(entry.record for entry in entries):
+                lines.append(Line((average_name,), entries, kind))
         groups.append(lines)
     return Grid(
         title=f"{suite['title']} · {run}",

@@ -1,28 +1,94 @@
-"""What a person sees of a run: its tables, and for documents the loss by position as tables, curves and pictures."""
+"""What a person sees in the terminal: tables, and the shapes in them as curves and heatmaps; for documents the loss by
+position as tables, curves and pictures."""
 
 from __future__ import annotations
 
-from rich.console import Group, RenderableType
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from longeval.results.aggregate import Scores
+from rich.columns import Columns
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from longeval.results.aggregate import Scores, SuiteAverage, headline, rows_by_cell
+from longeval.results.compare import Comparison
+from longeval.results.depths import depth_grids
+from longeval.results.pictures import heatmap, score_curves
 from longeval.results.plots import save_plot, terminal_plot
 from longeval.results.positions import PositionLoss, positions_table, run_positions
-from longeval.results.store import RunFolder
-from longeval.results.tables import run_tables
+from longeval.results.side_by_side import comparison_grids
+from longeval.results.store import Row, RunFolder
+from longeval.results.tables import averages_by_name, is_percent, length_labels, run_grids, scaled, short_name
 
 Positions = dict[tuple[str, int], PositionLoss]
+_WIDEST = 120
 
 
 def run_view(folder: RunFolder, scores: Scores, width: int = 80) -> RenderableType:
-    """Tables of a run, in at most `width` columns where a picture has a width of its own."""
-    trained = folder.manifest["info"].get("trained_length")
-    parts: list[RenderableType] = [run_tables(folder.manifest, scores)]
+    """Tables and pictures of a run, in at most `width` columns where a picture has a width of its own."""
+    info = folder.manifest["info"]
+    trained = info.get("trained_length")
+    parts: list[RenderableType] = []
+    by_cell = rows_by_cell(folder.rows().values())
+    for suite, grid in zip(info["suites"], run_grids(folder.manifest, scores), strict=True):
+        parts.append(grid)
+        labels = length_labels(info, suite)
+        averages = averages_by_name([*scores.categories, *scores.averages], suite["name"])
+        series = {name: _points(at.values(), is_percent(suite)) for name, at in averages.items()}
+        parts += _curves(series, labels, f"{suite['title']} · averages by length", width, is_percent(suite))
+        parts += _heatmaps(suite, labels, by_cell)
     for (task, length), loss in run_positions(folder).items():
         title = f"{task} · {length:,} tokens"
-        curves = {folder.manifest["info"]["model"]: loss}
         parts.append(positions_table(loss, title, trained))
-        parts.append(terminal_plot(curves, title, trained, width=min(width, 120)))
+        parts.append(terminal_plot({info["model"]: loss}, title, trained, width=min(width, _WIDEST)))
     return Group(*parts)
+
+
+def comparison_view(comparison: Comparison, width: int = 80, detect: float | None = None) -> RenderableType:
+    """Tables of a comparison, under each the checkpoints' averages as curves; losses by position in one picture."""
+    parts: list[RenderableType] = []
+    for suite, grid in zip(comparison.suites, comparison_grids(comparison, detect), strict=True):
+        parts.append(grid)
+        labels = {n: label for run in comparison.runs for n, label in length_labels(run.info, suite).items()}
+        series = {run.label: _points(headline(suite, run.scores), is_percent(suite)) for run in comparison.runs}
+        parts += _curves(series, labels, f"{suite['title']} · averages by length", width, is_percent(suite))
+    positions: dict[tuple[str, int], dict[str, PositionLoss]] = {}
+    for run in comparison.runs:
+        for cell, loss in run_positions(run.folder).items():
+            positions.setdefault(cell, {})[run.label] = loss
+    windows = {run.info.get("trained_length") for run in comparison.runs}
+    trained = windows.pop() if len(windows) == 1 else None
+    for (task, length), curves in positions.items():
+        parts.append(terminal_plot(curves, f"{task} · {length:,} tokens", trained, width=min(width, _WIDEST)))
+    return Group(*parts)
+
+
+def _points(averages: Iterable[SuiteAverage], percent: bool) -> dict[int, float]:
+    """Values by length in the tables' scale."""
+    scores = {average.length: scaled(average.mean.value, percent) for average in averages}
+    return {length: score for length, score in scores.items() if score is not None}
+
+
+def _curves(
+    series: Mapping[str, Mapping[int, float]], labels: Mapping[int, str], title: str, width: int, percent: bool
+) -> Iterator[RenderableType]:
+    """One picture when there are at least three lengths to see a shape in."""
+    drawn = {name: points for name, points in series.items() if points}
+    lengths = {length for points in drawn.values() for length in points}
+    if len(lengths) > 2:
+        yield score_curves(drawn, {n: labels[n] for n in lengths}, title, min(width, _WIDEST), percent)
+        yield Text()
+
+
+def _heatmaps(
+    suite: Mapping[str, Any], labels: Mapping[int, str], by_cell: Mapping[tuple[str, int], list[Row]]
+) -> Iterator[RenderableType]:
+    tasks = [task["name"] for task in suite["tasks"] if task["percent"]]
+    grids = {task: grid for task, grid in depth_grids(by_cell).items() if task in tasks}
+    if grids:
+        yield Text(f"{suite['title']} · score × 100 by depth (%) and length", style="bold")
+        yield Columns([heatmap(grid, labels, short_name(task)) for task, grid in grids.items()], padding=(1, 3))
+        yield Text()
 
 
 def save_plots(folder: RunFolder) -> None:

@@ -44,7 +44,10 @@ def build_run(
         "limit": n,
         "overflow": "refuse",
         "options": {"haystack": "essay"},
-        "tasks": {task.name: {"version": (versions or {}).get(task.short_name, task.version)} for task in chosen},
+        "tasks": {
+            task.name: {"version": (versions or {}).get(task.short_name, task.version), "lengths": list(lengths)}
+            for task in chosen
+        },
     }
     info = {
         "model": f"models/{model}",
