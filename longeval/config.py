@@ -55,8 +55,8 @@ class RunConfig:
                 raise UserError(f"--{name} must be at least 1, not {value}")
         if self.seed < 0:
             raise UserError(f"--seed must not be negative, but is {self.seed}")
-        if any(length < 1 for length in self.lengths):
-            raise UserError("--lengths must be positive")
+        if any(length < 0 for length in self.lengths):
+            raise UserError("--lengths must not be negative")
 
     def _counts(self) -> dict[str, int | None]:
         return {
@@ -67,9 +67,9 @@ class RunConfig:
 
 
 def parse_length(text: str) -> int:
-    """`4k` and `4K` are 4096, `1m` is 1048576, `1000` is itself."""
+    """`4k` and `4K` are 4096, `1m` is 1048576, `1000` is itself; `0k` is BABILONG's length without noise."""
     match = re.fullmatch(r"(\d+)([kKmM]?)", text.strip())
-    if not match or int(match[1]) == 0:
+    if not match:
         raise UserError(f"length {text!r} is not understood: write 4096 or 4k (= 4096)")
     return int(match[1]) * {"": 1, "k": 1024, "m": 1024**2}[match[2].lower()]
 

@@ -112,6 +112,8 @@ def make_plan(
 
 
 def _plan_cell(task: Task, length: int, config: RunConfig, tokenizer: Any, chat: bool) -> Cell:
+    if length == 0 and 0 not in task.lengths:
+        raise UserError(f"{task.name} has no length 0; choose longer --lengths")
     count = config.limit or task.count
     try:
         samples = cell_samples(task, length, count, config, tokenizer, chat)

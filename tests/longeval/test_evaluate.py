@@ -114,6 +114,7 @@ def test_over_long_prompts_are_cut_and_counted(evaluate):
     ("config", "message"),
     [
         ({"suites": ("rulr",)}, "unknown suite 'rulr'; did you mean ruler"),
+        ({"lengths": (0, 16)}, "fake/echo has no length 0"),
         ({"tasks": ("ecko",)}, "did you mean echo"),
     ],
 )
