@@ -131,10 +131,14 @@ def _plan_cell(task: Task, length: int, config: RunConfig, tokenizer: Any, chat:
 
 
 def suite_info(name: str, tasks: Sequence[Task], cells: Sequence[Cell] = ()) -> dict[str, Any]:
-    """What results need to know of a suite, as JSON: its tasks in this run, all its tasks, its averages."""
+    """What results need to know of a suite, as JSON: its tasks in this run, all its tasks, its averages.
+
+    A task that runs only on request belongs to the suite when it was requested: without it the suite is not partial.
+    """
     suite = get_suite(name)
     mine = [task for task in tasks if task.suite == name]
     noted = [cell for cell in cells if cell.task.suite == name and cell.note]
+    chosen = {task.name for task in mine}
     options = mine[0].options
 
     def describe(task: Task) -> dict[str, Any]:
@@ -151,7 +155,11 @@ def suite_info(name: str, tasks: Sequence[Task], cells: Sequence[Cell] = ()) -> 
         "title": suite.title,
         "unit": mine[0].unit,
         "tasks": [describe(task) for task in mine],
-        "all_tasks": [describe(make(short, options)) for short, make in suite.tasks.items()],
+        "all_tasks": [
+            describe(make(short, options))
+            for short, make in suite.tasks.items()
+            if short not in suite.on_request or f"{name}/{short}" in chosen
+        ],
         "averages": [
             {"name": average.name, "over": average.over, "members": list(average.members)} for average in suite.averages
         ],

@@ -145,8 +145,8 @@ def heatmap(grid: DepthGrid, labels: Mapping[int, str]) -> dict[str, Any]:
 
 
 def losses(by_run: Mapping[str, PositionLoss], colours: Colours, windows: Mapping[str, int | None]) -> dict[str, Any]:
-    """Smoothed loss at each position, with the 95 % intervals of the buckets' means over documents."""
-    lines, bands = [], []
+    """Smoothed loss at each position; bars are 95 % intervals of the buckets' means, documents being the clusters."""
+    lines, buckets = [], []
     for run, loss in by_run.items():
         curve = loss.as_dict()["smoothed"]
         start = min(_FIRST_POSITION, loss.last // 8)  # before it the loss is high for want of context
@@ -156,22 +156,22 @@ def losses(by_run: Mapping[str, PositionLoss], colours: Colours, windows: Mappin
             if bucket.standard_error is not None and bucket.first >= start:
                 half = student_quantile(loss.documents - 1.0) * bucket.standard_error
                 middle = (bucket.first + bucket.last) / 2
-                bands.append({"run": run, "position": middle, "low": bucket.loss - half, "high": bucket.loss + half})
+                buckets.append({"run": run, "position": middle, "low": bucket.loss - half, "high": bucket.loss + half})
     longest = max(loss.last for loss in by_run.values())
     x = {"field": "position", "type": "quantitative", "title": "position in the document (tokens)",
          "scale": {"domain": [0, longest], "nice": False}}  # fmt: skip
     y = {"type": "quantitative", "title": f"loss (nats), moving average of {WINDOW}", "scale": {"zero": False}}
     colour = _colour(colours, by_run, legend=True)
-    tooltip = ["run", "position", "loss"]
+    tooltip = [{"field": name} for name in ("run", "position", "loss")]
     layers: list[dict[str, Any]] = [
         {
             "mark": {"type": "line", "strokeWidth": 1.3},
             "encoding": {"x": x, "y": {**y, "field": "loss"}, "color": colour, "tooltip": tooltip},
         }
     ]
-    if bands:
-        band = {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": colour}
-        layers.append({"data": {"values": bands}, "mark": {"type": "area", "opacity": 0.18}, "encoding": band})
+    if buckets:
+        error = {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": colour}
+        layers.append({"data": {"values": buckets}, "mark": {"type": "rule", "strokeWidth": 2}, "encoding": error})
     reached = {run: windows[run] for run in by_run if (windows[run] or longest) < longest}
     layers += _window_rules(reached, x, colour)
     return _spec({"values": lines}, layers)
