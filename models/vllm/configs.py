@@ -40,7 +40,8 @@ class FlaConfig(PretrainedConfig):
         self.num_kv_heads = self.num_key_value_heads = arch.kv_heads
         self.head_dim = arch.head_dim
         self.vocab_size = arch.vocab_size
-        self.max_position_embeddings = arch.trained_length or UNLIMITED
+        trained = keys.get("max_position_embeddings") or 2048  # fla's default
+        self.max_position_embeddings = UNLIMITED if arch.rope_theta is None else trained
         self.model_max_length = LONGEST
 
 

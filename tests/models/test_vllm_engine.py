@@ -86,7 +86,7 @@ def test_concurrent_prompts(engines, keys, chunk):
 
 @pytest.mark.parametrize("model_type", ["path_attn", "forgetting_transformer"])
 def test_preemption(engines, model_type):
-    """Twelve prompts that just fill their pages, in a cache of 13: as they grow, some are thrown out and start again."""
+    """Twelve prompts that just fill their pages, in a cache of 13: as they grow, some are thrown out for a while."""
     folder = case_with(model_type)
     text = golden(folder)["ids.2500"].tolist()
     prompts = [text[7 * number :][: 58 + number % 5 + 64 * (number % 4)] for number in range(12)]
