@@ -127,6 +127,7 @@ def _decode_batch(
     new: list[list[int]] = [[] for _ in prompts]
     for count in range(1, limits.max_new_tokens + 1):
         if count <= limits.min_new_tokens:
+            logits = logits.clone()  # tensors made in inference mode must not be written outside it
             logits[:, stop.forbidden_early] = -torch.inf
         tokens = logits.argmax(-1).tolist()
         going = []
