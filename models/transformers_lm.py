@@ -120,20 +120,19 @@ class TransformersRunner:
         self.vocab_size = text_config.vocab_size
         self.bytes_per_token = _cache_bytes(text_config, model.dtype.itemsize)
         parameters = inspect.signature(model.forward).parameters
+        self._cache_name = "cache" if "cache" in parameters else "past_key_values"  # renamed in transformers 5
         self._takes_positions = "position_ids" in parameters
         self._can_keep = "logits_to_keep" in parameters
 
     def forward(self, ids: Tensor, mask: Tensor, cache: DynamicCache, keep: int) -> Tensor:
         """Logits [B, T or keep, V], float32, of ids [B, T], the last T columns of `mask`; `keep` 0 keeps all."""
-        extra: dict[str, Any] = {}
+        extra: dict[str, Any] = {self._cache_name: cache}
         if self._takes_positions:
             extra["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
         if self._can_keep:
             extra["logits_to_keep"] = keep
         full = bool(mask.all())  # without padding the model may use its causal kernels
-        out = self.model(
-            input_ids=ids, attention_mask=None if full else mask, past_key_values=cache, use_cache=True, **extra
-        )
+        out = self.model(input_ids=ids, attention_mask=None if full else mask, use_cache=True, **extra)
         logits: Tensor = out.logits.float()
         return logits
 
