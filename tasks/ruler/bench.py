@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -83,8 +84,9 @@ def measure(tokenizer: Any, task_name: str, length: int, count: int, chat: bool,
 def report(measurements: list[Measurement]) -> Table:
     """Ratio of building to tokenising by task and length, and over all."""
     lengths = sorted({m.length for m in measurements})
-    table = Table(title="time to build / time to tokenise the finished prompts once", title_justify="left")
-    table.add_column("task")
+    title = "time to build / time to tokenise the finished prompts once"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("task", no_wrap=True)
     for length in lengths:
         table.add_column(f"{length:,}", justify="right")
     table.add_column("all", justify="right")
