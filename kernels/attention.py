@@ -21,8 +21,8 @@ from longeval.kernels.paged import append as append_kernel
 from longeval.kernels.paged import close_open_chunks, walk_pages
 from longeval.kernels.paged_decode import attend_pages, carry_queries, merge
 from longeval.kernels.path_prefill import chunks, far_spans, near_spans, walk
-from longeval.kernels.plan import CHUNK, QUERIES, Blocks, Plan
-from longeval.kernels.pool import PageLayout, Pool
+from longeval.kernels.plan import CHUNK, Blocks, Plan
+from longeval.kernels.pool import Pool
 from longeval.kernels.reference import ScoreRule
 from longeval.kernels.tiles import LOG2E
 
@@ -84,8 +84,8 @@ def prefill(rule: ScoreRule, new: New, plan: Plan, cached: Cached | None = None)
 
     Reads the cache as it was before these tokens; `append` writes them to it afterwards.
     """
-    q, v = new.q, new.v
-    T, HQ, D = q.shape
+    q = new.q
+    T, HQ = q.shape[:2]
     out = torch.empty_like(q)
     partial = out if q.dtype == torch.float32 else out.view(torch.float16)
     scale = rule.scale * LOG2E
@@ -96,8 +96,8 @@ def prefill(rule: ScoreRule, new: New, plan: Plan, cached: Cached | None = None)
         x, x_scale = q, scale
         _causal(new, plan, out, partial, lse, suffix, total, context, scale, prefix=cached is not None)
     else:
-        x = _path(new, plan, out, partial, lse, suffix, total, context, scale, prefix=cached is not None).transpose(0, 1)
-        x_scale = 1.0
+        left_q = _path(new, plan, out, partial, lse, suffix, total, context, scale, prefix=cached is not None)
+        x, x_scale = left_q.transpose(0, 1), 1.0
     if cached is not None:
         _over_pages(rule, new, plan, cached, x, x_scale, out, partial, lse)
     return out
@@ -146,7 +146,8 @@ def _path(
 ) -> Tensor:  # fmt: skip
     """Returns the queries [HQ, T, d] at the left edge of this call's tokens, filled where a prefix needs them."""
     q, k, v, w, beta = new.q, new.k, new.v, new.w, new.beta
-    assert w is not None and beta is not None
+    assert w is not None
+    assert beta is not None
     T, HQ, D = q.shape
     H = k.shape[1]
     chunk, near, far = plan.chunks, plan.near, plan.far
@@ -197,14 +198,16 @@ def _over_pages(
         open_f = torch.empty(N, H, D, D, dtype=new.operand, device=new.q.device)
         close_open_chunks[(N, H)](
             *_field(pool.k, pool.k), *_field(pool.w, pool.k), *_field(pool.beta, pool.k), open_k, open_f,
-            cached.context, cached.table, cached.table.stride(0), H=H, D=D, C=CHUNK, P=pool.layout.size, OP=OP, num_warps=4,
+            cached.context, cached.table, cached.table.stride(0),
+            H=H, D=D, C=CHUNK, P=pool.layout.size, OP=OP, num_warps=4,
         )  # fmt: skip
     walk_pages[(plan.queries.bound, HQ)](
         *_rows(x), x_scale, partial, out, out.stride(0), out.stride(1), lse, open_k, open_f,
         *_field(pool.k, pool.k), *_field(pool.v, pool.k), *_field(pool.f, pool.k), *_field(pool.g, pool.k),
-        plan.queries.items, plan.starts, cached.context, cached.table, cached.table.stride(0), T, rule.gate_scale * LOG2E,
-        G=HQ // H, H=H, D=D, BM=QUERIES, C=CHUNK, P=pool.layout.size, OP=OP, PATH=path, GATE=new.log_f is not None,
-        STAGES=2, num_warps=8,
+        plan.queries.items, plan.starts, cached.context, cached.table, cached.table.stride(0), T,
+        rule.gate_scale * LOG2E,
+        G=HQ // H, H=H, D=D, BM=plan.queries.size, C=CHUNK, P=pool.layout.size, OP=OP,
+        PATH=path, GATE=new.log_f is not None, STAGES=2, num_warps=8,
     )  # fmt: skip
 
 
@@ -227,8 +230,8 @@ def append(new: New, starts: Tensor, cached: Cached) -> None:
 def decode(rule: ScoreRule, q: Tensor, pool: Pool, table: Tensor, lengths: Tensor, max_length: int) -> Tensor:
     """Attention output [N, HQ, d] of each sequence's newest token, which `append` has already put into the cache.
 
-    q [N, HQ, d]; table [N, pages] int32; lengths [N] int32, the new token included; 0 for an unused row, whose output is
-    zero. max_length bounds them on the host: it decides the grid, and nothing else does.
+    q [N, HQ, d]; table [N, pages] int32; lengths [N] int32, the new token included; 0 for an unused row, whose output
+    is zero. max_length bounds them on the host: it decides the grid, and nothing else does.
     """
     N, HQ, D = q.shape
     layout = pool.layout
@@ -270,6 +273,3 @@ def _splits(rows: int, pages: int, device: torch.device) -> int:
     """Enough programs for about four waves of the card, at most one per page."""
     processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
     return max(1, min(pages, math.ceil(4 * processors / rows)))
-
-
-__all__ = ["Cached", "New", "PageLayout", "Plan", "Pool", "QUERIES", "append", "decode", "prefill"]

@@ -1,4 +1,4 @@
-"""The kernels for a padded batch: `reference.prefill` and `decode` on `Pages`, with the Triton kernels in their place."""
+"""The kernels for a padded batch: what `reference.prefill` and `decode` do on `Pages`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,13 @@ class PagedAttention:
         return PagedAttention(rule, pool, table, torch.zeros(batch, dtype=torch.int64, device=device))
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, path: Householder | None, log_f: Tensor | None, new: Tensor
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        path: Householder | None,
+        log_f: Tensor | None,
+        new: Tensor,
     ) -> Tensor:
         """Appends up to T tokens per sequence and returns their attention output [B, T, HQ, d], zero on padding.
 
@@ -42,7 +48,7 @@ class PagedAttention:
         B, T = q.shape[:2]
         real = torch.arange(T, device=q.device) < new[:, None]
         w, beta = (None, None) if path is None else path
-        packed = New(*(None if x is None else x[real].contiguous() for x in (q, k, v, w, beta, log_f)))  # type: ignore[arg-type]
+        packed = New(*(None if x is None else x[real].contiguous() for x in (q, k, v, w, beta, log_f)))
         tokens = packed.q.shape[0]
         starts = torch.nn.functional.pad(new.cumsum(0), (1, 0)).int()
         out = torch.zeros_like(q)

@@ -2,7 +2,7 @@
 
 The gate enters as in `path_prefill`, a bias of keys alone, but in units of the raw score: `scale` applies to both.
 """
-# mypy: allow-untyped-defs
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def causal(
     G: tl.constexpr, D: tl.constexpr, C: tl.constexpr,
     GATE: tl.constexpr, PREFIX: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Two chunks of queries of one head. q, out [tokens, HQ, D]; k, v [tokens, H, D] by their strides; lse [HQ, tokens].
+    """Two chunks of queries of one head. q, out [tokens, HQ, D], k, v [tokens, H, D] by strides; lse [HQ, tokens].
 
     With a cached prefix the state goes to partial (out's memory) and lse, without the row's gates since the left edge
     of this call's tokens.

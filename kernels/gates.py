@@ -1,5 +1,5 @@
 """Forget gates as the prefill kernels read them: sums inside each chunk, as an operand of the score product."""
-# mypy: allow-untyped-defs
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def gate_sums(
     log_f += (start + first).to(tl.int64) * stride_t + i[:, None] * stride_t + heads[None, :]
     gates = tl.load(log_f, mask=(i < n)[:, None] & known, other=0.0).to(tl.float32) * scale
     # summed backwards from one token on, so that near keys get small, exact sums
-    after = tl.load(log_f + stride_t, mask=(i < tl.minimum(n, C) - 1)[:, None] & known, other=0.0).to(tl.float32) * scale
-    sums = tl.maximum(tl.cumsum(after, 0, reverse=True), -60000.0)
+    after = tl.load(log_f + stride_t, mask=(i < tl.minimum(n, C) - 1)[:, None] & known, other=0.0).to(tl.float32)
+    sums = tl.maximum(tl.cumsum(after * scale, 0, reverse=True), -60000.0)
     high = sums.to(tl.float16)
     low = (sums - high.to(tl.float32)).to(tl.float16)
     suffix += (heads[None, :].to(tl.int64) * slots + slot) * 2 * C + i[:, None]

@@ -5,7 +5,7 @@ edge of the page's last finished chunk, those of the open chunk as they came; F,
 chunks; w and beta of its open chunk; per query head the running sum of log f from the page's first token. It is the
 layout of `pages.py`, with a block table: a full page never changes again, and depends on nothing after it.
 """
-# mypy: allow-untyped-defs
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def append(
         tl.store(pv + row[:, None] * D + c[None, :], vv.to(pv.dtype.element_ty), mask=fresh[:, None])
         if GATE:
             for g in range(G):
-                before = tl.load(pg + g * P + tl.maximum(lo, chunk * C) - 1, mask=tl.maximum(lo, chunk * C) > 0, other=0.0)
+                first = tl.maximum(lo, chunk * C)
+                before = tl.load(pg + g * P + first - 1, mask=first > 0, other=0.0)
                 gates = tl.load(log_f + row * gate_t + g, mask=fresh, other=0.0).to(tl.float32)
                 tl.store(pg + g * P + row, tl.cumsum(gates, 0) + before, mask=fresh)
             tl.debug_barrier()  # the next chunk reads the last row
@@ -125,7 +126,8 @@ def close_open_chunks(
     beta = tl.load(pb + number * pb_b + head * pb_h + i, mask=live, other=0.0)
     UW, UY = chunk_transform(k, w, beta, C, OP)
     to = (seq * H + head).to(tl.int64)
-    tl.store(open_k + to * C * D + i[:, None] * D + c[None, :], keys_to_right_edge(k, w, UY).to(open_k.dtype.element_ty))
+    keys = keys_to_right_edge(k, w, UY).to(open_k.dtype.element_ty)
+    tl.store(open_k + to * C * D + i[:, None] * D + c[None, :], keys)
     tl.store(open_f + to * D * D + c[:, None] * D + c[None, :], transition(w, UW, D).to(OP))
 
 
@@ -205,10 +207,9 @@ def walk_pages(
             scores = tl.where(seen[None, :], scores, float("-inf"))
             values = tl.load(pv + number * pv_b + t * C * D, mask=seen[:, None], other=0.0)
             top, norm, acc = softmax_step(scores, values, top, norm, acc)
-        if PATH:
-            if finished > 0:
-                F = tl.load(pf + number * pf_b + head * pf_h + c[:, None] + c[None, :] * D)
-                x32 = dot(x32.to(OP), F)
+        if PATH and finished > 0:
+            F = tl.load(pf + number * pf_b + head * pf_h + c[:, None] + c[None, :] * D)
+            x32 = dot(x32.to(OP), F)
         if GATE:
             offset += edge * gate_scale
         count = P

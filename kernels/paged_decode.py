@@ -8,7 +8,7 @@
 Grids depend on the batch and on the capacity of the block table only, never on lengths, so a step can be captured in a
 CUDA graph.
 """
-# mypy: allow-untyped-defs
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def carry_queries(
     c = tl.arange(0, D)
     r = tl.arange(0, ROWS)
     member = r < G
-    x = tl.load(q + seq.to(tl.int64) * q_t + (head * G + r)[:, None] * q_h + c[None, :], mask=member[:, None], other=0.0)
-    x = x.to(tl.float32) * q_scale
+    q += seq.to(tl.int64) * q_t + head * G * q_h + r[:, None] * q_h + c[None, :]
+    x = tl.load(q, mask=member[:, None], other=0.0).to(tl.float32) * q_scale
     part = ((seq * H + head) * G + r).to(tl.int64) * parts + parts - 1
     pf += head * pf_h + c[:, None] + c[None, :] * D  # F^T
     F = tl.load(pf + tl.load(table + seq * table_n + page).to(tl.int64) * pf_b)  # not used if none is finished

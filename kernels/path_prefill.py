@@ -3,16 +3,16 @@
 1. `chunks`: each chunk by itself. Its keys carried to its right edge, its transition F, and for each of its queries
    the softmax state over the chunk and the query itself, carried to the chunk's left edge.
 2. `near_spans`, `far_spans`: keys once more, to the right edges of their near and far spans, and the spans' F.
-3. `walk`: every block of queries goes on over earlier keys, newest first, in steps that grow with distance: chunks to the
-   edge of its near span, near spans to the edge of its far span, then far spans. Inside a step it is plain attention; a
-   step ends with one product of the queries with F.
+3. `walk`: every block of queries goes on over earlier keys, newest first, in steps that grow with distance: chunks to
+   the edge of its near span, near spans to the edge of its far span, then far spans. Inside a step it is plain
+   attention; a step ends with one product of the queries with F.
 
 Scores are in log2 units. The gate enters as a bias of keys alone, `suffix[j]` = sum of gates after j in its chunk; what
 lies between the chunk and the query is the same for all keys of the chunk, so instead of adding it to them, the
 row's maximum is lowered by the chunk's total when the walk moves on. Sums never reach beyond one chunk, and keep their
 digits at any length.
 """
-# mypy: allow-untyped-defs
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 from __future__ import annotations
 

@@ -64,8 +64,8 @@ class PageLayout:
     | w | [64, d] | as k | of the open chunk; PaTH |
     | beta | [64] | float32 | of the open chunk; PaTH |
 
-    float16 because carried keys and F are rounded once per chunk, and w once: three bits more than bfloat16, as long as no
-    key entry exceeds 65504.
+    float16 because carried keys and F are rounded once per chunk, and w once: three bits more than bfloat16, as long as
+    no key entry exceeds 65504.
     """
 
     shape: Shape
@@ -109,7 +109,8 @@ class PageLayout:
         offsets, views = self.offsets(), {}
         for name, (shape, dtype) in self.fields().items():
             size = torch.Size(shape).numel() * dtype.itemsize
-            views[name] = memory[..., offsets[name] : offsets[name] + size].view(dtype).unflatten(-1, shape)
+            field = memory[..., offsets[name] : offsets[name] + size].view(dtype)
+            views[name] = field.view(*memory.shape[:-1], *shape)
         return Pool(self, **views)
 
     def empty(self, pages: int, device: torch.device | str = "cpu") -> Pool:

@@ -4,7 +4,7 @@ Each is the counterpart of a function in `chunk.py`, on one tile in registers. `
 (float16 for 16-bit models, float32 for float32, where every product is a true float32 product); sums are float32.
 float16 rather than bfloat16 because w, U and F, and what they carry, have entries near or below 1: three more bits.
 """
-# mypy: allow-untyped-defs
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 from __future__ import annotations
 

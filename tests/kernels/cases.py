@@ -36,7 +36,9 @@ class Tokens:
 
         f32 = torch.float32
         q, k, v = cast(self.q, dtype), cast(self.k, dtype), cast(self.v, dtype)
-        assert q is not None and k is not None and v is not None
+        assert q is not None
+        assert k is not None
+        assert v is not None
         return New(q, k, v, cast(self.w, f32), cast(self.beta, f32), cast(self.log_f, f32))
 
     def rounded(self, dtype: torch.dtype) -> Tokens:
@@ -46,7 +48,9 @@ class Tokens:
             return None if x is None else x.to(to).double()
 
         q, k, v = (cast(x, dtype) for x in (self.q, self.k, self.v))
-        assert q is not None and k is not None and v is not None
+        assert q is not None
+        assert k is not None
+        assert v is not None
         w, beta, log_f = (cast(x, torch.float32) for x in (self.w, self.beta, self.log_f))
         return Tokens(self.starts, self.rule, q, k, v, w, beta, log_f)
 
@@ -61,7 +65,9 @@ class Tokens:
             q, k, v = cut(self.q), cut(self.k), cut(self.v)
             w, beta = cut(self.w), cut(self.beta)
             path = None if w is None or beta is None else Householder(w, beta)
-            assert q is not None and k is not None and v is not None
+            assert q is not None
+            assert k is not None
+            assert v is not None
             parts.append(sequential(self.rule, q, k, v, path, cut(self.log_f))[0])
         return torch.cat(parts)
 
@@ -75,7 +81,7 @@ def tokens(
     beta: float | None = None,
     log_f: float | None = None,
 ) -> Tokens:
-    """`similar` in [0, 1): weight of a direction that all w share; `beta`, `log_f`: one value instead of random ones."""
+    """`similar` in [0, 1): weight of a direction that all w share; `beta`, `log_f`: one value for all."""
     g = torch.Generator().manual_seed(seed)
     T, HQ, H, d = sum(lengths), shape.heads, shape.kv_heads, shape.head_dim
 

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 from cases import error, tokens
+
 from longeval.kernels.attention import Cached, append, decode, prefill
 from longeval.kernels.batched import PagedAttention
 from longeval.kernels.pages import Householder
@@ -145,7 +146,9 @@ def test_padded_batches(device):
 
     outs = []
     for spans in ([(0, 68), (0, 64)], [(68, 69), (64, 65)], [(69, 70), (65, 66)]):
-        q, k, v, w, beta, log_f = (padded(x, spans) for x in (batch.q, batch.k, batch.v, batch.w, batch.beta, batch.log_f))
+        q, k, v, w, beta, log_f = (
+            padded(x, spans) for x in (batch.q, batch.k, batch.v, batch.w, batch.beta, batch.log_f)
+        )
         new = torch.tensor([hi - lo for lo, hi in spans], device=device)
         outs.append(attention.attend(q, k, v, Householder(w, beta), log_f, new))
     got = torch.cat([outs[0][0, :68], outs[1][0], outs[2][0], outs[0][1, :64], outs[1][1], outs[2][1]])
@@ -165,7 +168,9 @@ def test_layout_and_limits():
     assert pool.g is not None
     assert pool.g.shape == (3, 2, 2, 512)
     assert supports(layer) == []
-    assert supports(shape(True, False, 256)) == ["head dimension 256 with PaTH (its d x d transitions do not fit in shared memory)"]
+    assert supports(shape(True, False, 256)) == [
+        "head dimension 256 with PaTH (its d x d transitions do not fit in shared memory)"
+    ]
     assert len(supports(Shape(3, 2, 40, torch.float64), page_size=100, window=8)) == 5
 
 
@@ -175,7 +180,7 @@ def test_a_decode_step_in_a_cuda_graph(device):
     batch = tokens([200, 130], layer)
     serving = Serving(batch, layer, 64, device)
     serving.prefill(190, 120)
-    spans, new, cu, count, cached = serving._next([191, 121])
+    _, new, cu, _, cached = serving._next([191, 121])
     lengths = torch.tensor([191, 121], dtype=torch.int32, device=device)
     append(new, cu.int(), cached)
     eager = decode(batch.rule, new.q, serving.pool, serving.table, lengths, 256)
@@ -198,5 +203,3 @@ def test_bf16_in_pieces(path, gate, d, device):
         serving.prefill(*ends)
     serving.decode(5)
     assert serving.error() < 4e-3
-
-

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 from cases import error, tokens
+
 from longeval.kernels.attention import New, prefill
 from longeval.kernels.check import rows_of
 from longeval.kernels.plan import Plan
@@ -102,7 +103,8 @@ def test_bf16_is_as_good_as_pytorch_in_bf16(path, gate, d, device):
     plain = dataclasses.replace(
         batch,
         **{
-            f: None if getattr(batch, f) is None else getattr(batch, f).bfloat16() for f in ("q", "k", "v", "w", "beta", "log_f")
+            f: None if getattr(batch, f) is None else getattr(batch, f).bfloat16()
+            for f in ("q", "k", "v", "w", "beta", "log_f")
         },
     )
     assert run(batch, torch.bfloat16, device) <= 1.2 * error(plain.expected(), batch.expected())

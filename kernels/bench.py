@@ -1,0 +1,241 @@
+"""Correctness and speed of the kernels beside their peers, in one run: `python -m longeval.kernels.bench`.
+
+Prefill is everything from q, k, v, w, beta, log f to the output. Its rate is attention-equivalent, 4 B H d L^2 / 2
+FLOP, what plain causal attention needs; PaTH's own work is not counted. Decode is one CUDA graph of `append` and
+`decode`; its rate counts K and V once. Prefill is checked in float64 on a sample of rows. Peers: PyTorch's SDPA with
+cuDNN and with FlashAttention 2, fla's kernels, and FlashAttention 3 as vLLM ships it, where those are installed.
+
+Gates are near 1 (log f about -0.02) and nothing is skipped: every kernel does the whole triangle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import triton
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from longeval.kernels.attention import Cached, New, append, decode, prefill
+from longeval.kernels.check import rows_of
+from longeval.kernels.plan import Plan
+from longeval.kernels.pool import PageLayout, Pool, Shape
+from longeval.kernels.reference import ScoreRule
+
+PREFILL = [  # B, L, query heads, kv heads, d
+    (1, 65536, 16, 16, 64),
+    (4, 16384, 32, 32, 64),
+    (8, 8192, 32, 32, 64),
+    (16, 4096, 32, 32, 64),
+    (32, 2048, 32, 32, 64),
+    (4, 8192, 16, 16, 128),
+    (4, 16384, 32, 8, 64),
+]
+DECODE = [(n, length) for n in (1, 8, 64) for length in (4096, 16384, 65536) if n * length <= 64 * 16384]
+MODES = {"path-fox": (True, True), "path": (True, False), "fox": (False, True), "causal": (False, False)}
+PAGE = 512
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement. `rate`: TFLOP/s of a prefill, TB/s of a decode. error: ||o - ref|| / ||ref|| on sampled rows.
+
+    extra: memory beyond inputs and output, in sizes of K.
+    """
+
+    case: str
+    kernel: str
+    ms: float
+    rate: float
+    error: float | None = None
+    extra: float | None = None
+
+
+def median_ms(call: Callable[[], object]) -> float:
+    """Median over several rounds of medians, so that one disturbed round does not count."""
+    rounds = [triton.testing.do_bench(call, warmup=15, rep=60, return_mode="median") for _ in range(3)]
+    return float(statistics.median(rounds))
+
+
+def random_tokens(batch: int, length: int, shape: Shape) -> tuple[ScoreRule, New]:
+    """A packed batch of equal sequences; w in the dtype that the kernels would round it to."""
+    g = torch.Generator("cuda").manual_seed(length)
+    T, H, d = batch * length, shape.kv_heads, shape.head_dim
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(*size, generator=g, device="cuda")
+
+    q, k, v = (normal(T, heads, d).to(shape.dtype) for heads in (shape.heads, H, H))
+    w = beta = log_f = None
+    if shape.path:
+        w = torch.nn.functional.normalize(normal(T, H, d), dim=-1).half()
+        beta = 2 * normal(T, H).sigmoid()
+    if shape.gate:
+        log_f = torch.nn.functional.logsigmoid(normal(T, shape.heads) + 4)
+    return ScoreRule(d**-0.5, gate_scale=d**-0.5 if shape.path else 1.0), New(q, k, v, w, beta, log_f)
+
+
+def sampled_error(rule: ScoreRule, new: New, length: int, out: Tensor) -> float:
+    """On two rows of the first sequence, all heads."""
+    rows = [length // 3, length - 1]
+    cut = [None if x is None else x[:length] for x in (new.q, new.k, new.v, new.w, new.beta, new.log_f)]
+    exact = rows_of(rule, rows, *cut)
+    return float((out[rows].double() - exact).norm() / exact.norm())
+
+
+def prefill_rows(batch: int, length: int, heads: int, kv_heads: int, d: int, fla: bool) -> Iterator[Row]:
+    flop = 4 * batch * heads * d * length * length / 2
+    size = f"{batch} x {length}, {heads}/{kv_heads} heads of {d}"
+    plan = Plan.of(torch.arange(0, batch * length + 1, length, device="cuda"), batch * length)
+    for mode, (path, gate) in MODES.items():
+        rule, new = random_tokens(batch, length, Shape(heads, kv_heads, d, torch.bfloat16, path, gate))
+
+        def ours(rule: ScoreRule = rule, new: New = new) -> Tensor:
+            out: Tensor = prefill(rule, new, plan)
+            return out
+
+        error = sampled_error(rule, new, length, ours())
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        out = ours()
+        extra = torch.cuda.max_memory_allocated() - before - out.nbytes
+        ms = median_ms(ours)
+        yield Row(size, mode, ms, flop / ms / 1e9, error, extra / new.k.nbytes)
+        if mode == "causal":
+            peers = causal_peers(new, batch, length)
+        else:
+            peers = fla_peers(mode, new, batch, length) if fla else iter(())
+        for name, call in peers:
+            ms = median_ms(call)
+            yield Row(size, name, ms, flop / ms / 1e9)
+
+
+Peers = Iterator[tuple[str, Callable[[], object]]]
+
+
+def causal_peers(new: New, batch: int, length: int) -> Peers:
+    q, k, v = new.q, new.k, new.v
+    qh, kh, vh = (x.view(batch, length, *x.shape[1:]).transpose(1, 2).contiguous() for x in (q, k, v))
+    for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION):
+
+        def sdpa(backend: SDPBackend = backend) -> Tensor:
+            with sdpa_kernel(backend):
+                gqa = q.shape[1] != k.shape[1]
+                return torch.nn.functional.scaled_dot_product_attention(qh, kh, vh, is_causal=True, enable_gqa=gqa)
+
+        yield f"SDPA {backend.name.split('_')[0].lower()}", sdpa
+    try:
+        from vllm.vllm_flash_attn import flash_attn_varlen_func
+    except ImportError:
+        return
+    starts = torch.arange(0, batch * length + 1, length, device="cuda", dtype=torch.int32)
+    yield (
+        "FlashAttention 3",
+        lambda: flash_attn_varlen_func(q, k, v, length, starts, length, starts, causal=True, fa_version=3),
+    )
+
+
+def fla_peers(mode: str, new: New, batch: int, length: int) -> Peers:
+    try:
+        from fla.ops.forgetting_attn import parallel_forgetting_attn
+        from fla.ops.path_attn import parallel_path_attn
+    except ImportError:
+        return
+
+    def dense(x: Tensor | None) -> Tensor | None:
+        return None if x is None else x.view(batch, length, *x.shape[1:])
+
+    q, k, v, w, beta, log_f = (dense(x) for x in (new.q, new.k, new.v, new.w, new.beta, new.log_f))
+    if w is None:
+        yield "fla fox", lambda: parallel_forgetting_attn(q, k, v, log_f)
+    else:
+        wide = w.float()
+        yield f"fla {mode}", lambda: parallel_path_attn(q, k, v, wide, beta, log_f)
+
+
+def filled_pool(shape: Shape, pages: int) -> Pool:
+    pool = PageLayout(shape, PAGE).empty(pages, "cuda")
+    pool.k.normal_()
+    pool.v.normal_()
+    if pool.g is not None:
+        pool.g.copy_(torch.full((PAGE,), -0.02, device="cuda").cumsum(0).expand_as(pool.g))
+    if pool.f is not None and pool.w is not None and pool.beta is not None:
+        pool.f.copy_(torch.eye(shape.head_dim, device="cuda").expand_as(pool.f))
+        pool.w.copy_(torch.nn.functional.normalize(torch.randn(pool.w.shape, device="cuda"), dim=-1))
+        pool.beta.uniform_(0.1, 1.9)
+    return pool
+
+
+def decode_rows(batch: int, length: int, heads: int = 32, kv_heads: int = 32, d: int = 64) -> Iterator[Row]:
+    """Sequences with 26 pending tokens, as on average. `causal` is the paged flash-decode of plain attention."""
+    nbytes = 2 * batch * kv_heads * length * d * 2
+    n = length // PAGE
+    for mode, (path, gate) in MODES.items():
+        shape = Shape(heads, kv_heads, d, torch.bfloat16, path, gate)
+        pool = filled_pool(shape, batch * n)
+        table = torch.randperm(batch * n, device="cuda").view(batch, n).int()
+        rule, new = random_tokens(batch, 1, shape)
+        held = torch.full((batch,), length - 39, dtype=torch.int32, device="cuda")
+        starts = torch.arange(batch + 1, dtype=torch.int32, device="cuda")
+        cached = Cached.of(pool, table, held, starts, batch)
+        lengths = held + 1
+        graph = torch.cuda.CUDAGraph()
+        for capture in (False, True):  # the first round compiles
+            with torch.cuda.graph(graph) if capture else nullcontext():
+                append(new, starts, cached)
+                decode(rule, new.q, pool, table, lengths, length)
+            torch.cuda.synchronize()
+        ms = median_ms(graph.replay)
+        yield Row(f"{batch} x {length}, {heads}/{kv_heads} heads of {d}", f"decode {mode}", ms, nbytes / ms / 1e9)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", type=Path, help="also write every row to this file")
+    parser.add_argument("--only", choices=["prefill", "decode"])
+    parser.add_argument("--without-fla", action="store_true", help="its kernels take a minute to compile per case")
+    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("the benchmark needs a CUDA device; PyTorch sees none")
+    torch.manual_seed(0)
+    cases = [] if args.only == "decode" else [prefill_rows(*case, fla=not args.without_fla) for case in PREFILL]
+    cases += [] if args.only == "prefill" else [decode_rows(*case) for case in DECODE]
+    rows: list[Row] = []
+    for number, case in enumerate(cases, 1):
+        rows += case
+        print(f"case {number} of {len(cases)}: {rows[-1].case}", flush=True)
+        if args.json:  # after every case, so that a run cut short leaves what it has
+            save(rows, args.json)
+    show(rows)
+
+
+def save(rows: list[Row], path: Path) -> None:
+    facts = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__}
+    lines = ",\n".join(json.dumps(asdict(row)) for row in rows)
+    path.write_text(json.dumps(facts)[:-1] + f', "rows": [\n{lines}\n]}}\n')
+
+
+def show(rows: list[Row]) -> None:
+    """Ratios are speeds relative to plain attention of the same case: cuDNN's SDPA for prefill, `causal` for decode."""
+    table = Table("case", "kernel", "ms", "TFLOP/s or TB/s", "ratio", "error", "extra / K", title="bf16")
+    plain = {row.case: row.ms for row in rows if row.kernel in ("SDPA cudnn", "decode causal")}
+    for row in rows:
+        table.add_row(
+            row.case, row.kernel, f"{row.ms:.3f}", f"{row.rate:.3g}", f"{plain[row.case] / row.ms:.2f}",
+            "" if row.error is None else f"{row.error:.1e}", "" if row.extra is None else f"{row.extra:.1f}",
+        )  # fmt: skip
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    main()
