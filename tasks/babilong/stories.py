@@ -36,6 +36,9 @@ class _Stories(Corpus):
         places = [data_dir / name for name in inside] if data_dir else []
         return next((place for place in places if any(place.glob("qa*_*.txt"))), super().locate(data_dir))
 
+    def remedy(self) -> str:
+        return "put the folder en-10k of bAbI's archive tasks_1-20_v1-2 into --data-dir"
+
 
 BABI = _Stories(
     name="babi",

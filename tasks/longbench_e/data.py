@@ -36,6 +36,9 @@ class _Archive(Corpus):
                     return place
         return super().locate(data_dir)
 
+    def remedy(self) -> str:
+        return f"put data.zip, or its *_e.jsonl files, into --data-dir, or go online for {self.hub_id}"
+
 
 def _fetch(folder: Path) -> None:
     from huggingface_hub import hf_hub_download

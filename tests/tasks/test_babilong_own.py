@@ -121,7 +121,7 @@ class TestStories:
         (tmp_path / "babi" / "qa2_x_test.txt").write_text("")
         with pytest.raises(UserError, match="holds no qa1_"):
             task(data_dir=tmp_path).build(byte_level(), 0)
-        with pytest.raises(UserError, match=r"corpus 'babi' .* not found; put babi into --data-dir"):
+        with pytest.raises(UserError, match=r"corpus 'babi' .* not found; put the folder en-10k"):
             task(data_dir=tmp_path / "babi" / "nothing").build(byte_level(), 0)
 
 
