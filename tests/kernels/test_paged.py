@@ -168,7 +168,9 @@ def test_layout_and_limits():
     assert pool.g is not None
     assert pool.g.shape == (3, 2, 2, 512)
     assert supports(layer) == []
-    assert supports(shape(True, False, 256)) == [
+    assert supports(shape(True, True, 64)) == []
+    assert len(supports(shape(True, True, 128))) == 1
+    assert supports(shape(True, False, 256, dtype=torch.bfloat16)) == [
         "head dimension 256 with PaTH (its d x d transitions do not fit in shared memory)"
     ]
     assert len(supports(Shape(3, 2, 40, torch.float64), page_size=100, window=8)) == 5
