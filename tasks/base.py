@@ -53,7 +53,7 @@ class Sample:
 
 
 def _option(default: Any, help: str) -> Any:
-    """A field of TaskOptions with the help text of its command-line option."""
+    """A field of TaskOptions (a real one, whatever RUF009 makes of the call) with the help of its option."""
     return field(default=default, metadata={"help": help})
 
 
@@ -61,13 +61,15 @@ def _option(default: Any, help: str) -> Any:
 class TaskOptions:
     """What a user may set about tasks; each field is a command-line option of the same name, `help` its text."""
 
-    data_dir: Path | None = _option(None, "Folder where corpora are looked for first.")
+    data_dir: Path | None = _option(None, "Folder where corpora are looked for first.")  # noqa: RUF009
     haystack: str = _option(
         "essay",
         "Prose around RULER's needles: essay (the protocol), or stdlib (the Python installation's own prose, "
         "no download, not comparable).",
     )
-    corpus: Path | None = _option(None, "Documents for perplexity/text: a .txt or .jsonl file, or a folder of them.")
+    corpus: Path | None = _option(  # noqa: RUF009
+        None, "Documents for perplexity/text: a .txt or .jsonl file, or a folder of them."
+    )
     max_length: int | None = _option(
         None,
         "Most prompt tokens. LongBench-E cuts its middle to this (default: trained window less 500); "

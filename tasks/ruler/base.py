@@ -6,8 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-from longeval.errors import UserError
-from longeval.tasks.base import Sample, Task, TaskOptions
+from longeval.tasks.base import Sample, Task, TaskOptions, checked_text, one_of
 from longeval.tasks.fitting import Draft, chunks, fit
 from longeval.tasks.prompt import Prompter
 from longeval.tasks.ruler.protocol import LENGTHS, VERSION, Protocol
@@ -31,8 +30,7 @@ class RulerTask(Task):
 
     def __init__(self, short_name: str, options: TaskOptions) -> None:
         super().__init__(short_name, options)
-        if options.haystack not in ("essay", "stdlib"):
-            raise UserError(f"--haystack {options.haystack!r} is not known; known: essay, stdlib")
+        one_of("haystack", options.haystack, ("essay", "stdlib"))
         self.metric = "string_match_part" if self.match_any else "string_match_all"
 
     def build(
@@ -76,7 +74,5 @@ class RulerTask(Task):
 
     def score(self, prediction: str | TokenScores, sample: Sample) -> dict[str, float]:
         """The official score of the task, in [0, 1]; UserError when the references are no list of strings."""
-        if not isinstance(prediction, str):
-            raise UserError(f"{self.name} is scored from generated text, not from token log-probabilities")
         match = string_match_part if self.match_any else string_match_all
-        return {self.metric: match(prediction, sample.references)}
+        return {self.metric: match(checked_text(prediction, sample), sample.references)}
