@@ -15,7 +15,7 @@ from longeval.types import TokenScores
 
 
 class RulerTask(Task):
-    """A task of 4K to 32K and 100 samples a cell by default; official are 4K to 128K and 500 samples, and any length goes.
+    """A task of 4K to 32K and 100 samples a cell by default (official: to 128K, 500 samples); any length goes.
 
     `wording`: its strings. The invariant of every sample: tokens of the whole prompt (chat markup, examples and answer
     prefix included, BOS not) + tokens of the answer ≤ length.
