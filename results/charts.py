@@ -172,7 +172,7 @@ def losses(by_run: Mapping[str, PositionLoss], colours: Colours, windows: Mappin
     if buckets:
         error = {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": colour}
         layers.append({"data": {"values": buckets}, "mark": {"type": "rule", "strokeWidth": 2}, "encoding": error})
-    reached = {run: windows[run] for run in by_run if (windows[run] or longest) < longest}
+    reached = {run: n for run in by_run if (n := windows[run]) is not None and n < longest}
     layers += _window_rules(reached, x, colour)
     return _spec({"values": lines}, layers)
 

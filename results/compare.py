@@ -89,21 +89,18 @@ def _test(suite: Mapping[str, Any], baseline: Run, others: Iterable[Run]) -> dic
                 if parts:
                     found[average["name"], length, run.label] = difference(parts, is_percent(suite))
     corrected = holm(difference.p for difference in found.values())
-    return {
-        place: Tested(*pair) for place, pair in zip(found, zip(found.values(), corrected, strict=True), strict=True)
-    }
+    return {place: Tested(found[place], p) for place, p in zip(found, corrected, strict=True)}
 
 
 def _shared_cells(suite: Mapping[str, Any], baseline: Run, run: Run) -> dict[tuple[str, int], TwoRuns]:
     """The two runs' scores in every cell of the suite where both have some."""
-    cells = {}
-    for task in suite["tasks"]:
-        for name, length in baseline.by_cell:
-            if name == task["name"]:
-                first, second = (one.by_cell.get((name, length), []) for one in (baseline, run))
-                if pair := two_runs(first, second, task["percent"]):
-                    cells[name, length] = pair
-    return cells
+    bounded = {task["name"]: task["percent"] for task in suite["tasks"]}
+    found = {
+        (task, length): two_runs(rows, run.by_cell.get((task, length), []), bounded[task])
+        for (task, length), rows in baseline.by_cell.items()
+        if task in bounded
+    }
+    return {place: pair for place, pair in found.items() if pair is not None}
 
 
 def two_runs(first: Sequence[Row], second: Sequence[Row], bounded: bool) -> TwoRuns | None:

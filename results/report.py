@@ -26,6 +26,7 @@ from longeval.results.store import Row
 from longeval.results.tables import is_percent, length_labels, short_name
 
 MOST_SAMPLES = 50_000
+_MARKS = {BETTER: "better", WORSE: "worse"}  # classes of the style sheet
 
 
 @dataclass
@@ -47,8 +48,9 @@ class _Page:
 def html_report(comparison: Comparison) -> str:
     """The report as the text of one HTML file."""
     page = _Page(run_colours(_all_names(comparison)))
-    page.parts.append(_head(comparison))
-    for suite, grid in zip(comparison.suites, comparison_grids(comparison), strict=True):
+    grids = comparison_grids(comparison)
+    page.parts.append(_head(comparison, grids))
+    for suite, grid in zip(comparison.suites, grids, strict=True):
         page.parts.append(f'<section><h2 id="{suite["name"]}">{escape(suite["title"])}</h2>')
         page.parts += _curves(page, comparison, suite, grid)
         page.parts.append(html_table(grid))
@@ -97,21 +99,21 @@ def _data(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _head(comparison: Comparison) -> str:
+def _head(comparison: Comparison, grids: Sequence[Grid]) -> str:
     warnings = "".join(f"<li>{escape(warning)}</li>" for warning in comparison.warnings)
     return (
-        f"<section><h2 id=summary>Summary</h2>{html_table(summary_grid(comparison))}"
+        f"<section><h2 id=summary>Summary</h2>{html_table(summary_grid(comparison.suites, grids))}"
         + (f'<ul class="warnings">{warnings}</ul>' if warnings else "")
         + html_table(_runs_grid(comparison))
         + "</section>"
     )
 
 
-def summary_grid(comparison: Comparison) -> Grid:
+def summary_grid(suites: Sequence[Mapping[str, Any]], grids: Sequence[Grid]) -> Grid:
     """Every suite's first average in one table: lines are checkpoints, columns suites and lengths."""
     columns: list[str] = []
     lines: dict[tuple[str, str], list[Entry]] = {}
-    for suite, grid in zip(comparison.suites, comparison_grids(comparison), strict=True):
+    for suite, grid in zip(suites, grids, strict=True):
         for average in suite["averages"][:1]:
             for line in grid.lines:
                 if line.labels[0] == average["name"] and line.style in ("average", "published"):
@@ -144,17 +146,8 @@ def _runs_grid(comparison: Comparison) -> Grid:
         )
         lines.append(Line((run.label,), [Entry(str(value)) for value in values]))
     columns = [
-        "model",
-        "backend",
-        "dtype",
-        "trained window",
-        "seed",
-        "samples",
-        "failed",
-        "complete",
-        "begun",
-        "made by",
-    ]
+        "model", "backend", "dtype", "trained window", "seed", "samples", "failed", "complete", "begun", "made by",
+    ]  # fmt: skip
     return Grid("Runs", ("checkpoint",), columns, [lines])
 
 
@@ -190,9 +183,6 @@ def _html_entry(entry: Entry) -> str:
     return f'<td title="{escape(about)}">{text}{interval}{marks}</td>'
 
 
-_MARKS = {BETTER: "better", WORSE: "worse"}
-
-
 def _curves(page: _Page, comparison: Comparison, suite: Mapping[str, Any], grid: Grid) -> Iterator[str]:
     """A chart for every line of the suite's table that has several lengths, averages first."""
     windows = {run.label: run.info.get("trained_length") for run in comparison.runs if suite["unit"] == "tokens"}
@@ -214,16 +204,16 @@ def _curves(page: _Page, comparison: Comparison, suite: Mapping[str, Any], grid:
     for name in sorted(drawn, key=lambda name: order.index(styles[name])):
         here = {point["length"]: labels[point["length"]] for point in rows[name]}
         wide = styles[name] == "average"
-        spec = curves(rows[name], page.colours, here, is_percent(suite), legend=wide)
+        legend = wide or not suite["averages"]
+        spec = curves(rows[name], page.colours, here, is_percent(suite), legend)
         yield page.chart(spec, name, "wide" if wide else "small")
 
 
 def _heatmaps(page: _Page, comparison: Comparison, suite: Mapping[str, Any]) -> Iterator[str]:
     """A chart for every task with depths and every run that has it, the runs of a task side by side."""
     grids = {run.label: depth_grids(run.by_cell) for run in comparison.runs}
-    tasks = [
-        t["name"] for t in suite["tasks"] if t["percent"] and any(t["name"] in of_run for of_run in grids.values())
-    ]
+    names = [task["name"] for task in suite["tasks"] if task["percent"]]
+    tasks = [name for name in names if any(name in of_run for of_run in grids.values())]
     if tasks:
         yield "<h3>Score by depth and length</h3>"
     for task in tasks:
@@ -251,11 +241,11 @@ def _losses(page: _Page, comparison: Comparison) -> Iterator[str]:
 
 def _samples(runs: Sequence[Run]) -> tuple[dict[str, Any], str]:
     """The samples as the page's script reads them, and a line on how many there are."""
-    cells = [(index, cell, rows) for index, run in enumerate(runs) for cell, rows in run.by_cell.items()]
+    labels = {(c["task"], c["length"]): c["label"] for run in runs for c in run.info["cells"]}
+    cells = [(i, cell, rows) for i, run in enumerate(runs) for cell, rows in run.by_cell.items() if cell in labels]
     total = sum(len(rows) for _, _, rows in cells)
     most = MOST_SAMPLES // max(1, len(cells)) if total > MOST_SAMPLES else total
     tasks = {task["name"]: task["percent"] for run in runs for suite in run.suites.values() for task in suite["tasks"]}
-    labels = {(c["task"], c["length"]): c["label"] for run in runs for c in run.info["cells"]}
     names = list(tasks)
     shown = [
         [index, names.index(task), labels[task, length], *_sample(row)]

@@ -169,11 +169,11 @@ class _Lines:
 
 
 def _with_best(column: Sequence[tuple[Entry, Mean]], percent: bool) -> list[Entry]:
-    """Marks the best of several different values of one task and length."""
+    """Marks the best of several different values of one row and length, unless they are averages of other tasks."""
     values = [mean.value for _, mean in column if mean.value is not None]
-    best = (max if percent else min)(values, default=None)
-    if len(set(values)) < 2:
-        best = None
+    extents = {(entry.record or {}).get("tasks") for entry, mean in column if mean.value is not None}
+    comparable = len(set(values)) > 1 and len(extents) == 1
+    best = (max if percent else min)(values) if comparable else None
     return [
         Entry(entry.text, entry.interval, entry.marks, best is not None and mean.value == best, entry.record)
         for entry, mean in column

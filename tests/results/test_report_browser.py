@@ -71,10 +71,9 @@ def wait(browser, condition, seconds=60):
 
 
 def draw_all(browser):
-    browser.execute_script(
-        "document.querySelectorAll('.chart').forEach((c, i) => setTimeout(() => c.scrollIntoView(), 100 * i))"
-    )
-    wait(browser, "return document.querySelectorAll('.chart:not([data-drawn])').length === 0")
+    for chart in browser.find_elements("css selector", ".chart"):
+        browser.execute_script("arguments[0].scrollIntoView()", chart)
+        wait(browser, f"return document.getElementById('{chart.get_attribute('id')}').dataset.drawn === 'yes'")
 
 
 def count(browser):
