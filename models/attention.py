@@ -13,9 +13,8 @@ from torch import Tensor
 
 from longeval.kernels import reference
 from longeval.kernels.pages import Householder, Pages
+from longeval.kernels.pool import Shape, supports
 from longeval.kernels.reference import ScoreRule
-
-IMPLEMENTATION = "reference"  # what a run's manifest says
 
 
 class Attention(Protocol):
@@ -73,20 +72,31 @@ class ReferenceAttention:
         return ReferenceAttention(self.pages.select(rows), self.rule)
 
 
-def start_attention(
-    rule: ScoreRule,
-    batch: int,
-    capacity: int,
-    kv_heads: int,
-    head_dim: int,
-    *,
-    path: bool,
-    gate_heads: int,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> Attention:
-    """An empty cache for `batch` sequences of up to `capacity` tokens."""
+def kernel_gaps(shape: Shape, window: int | None, device: torch.device) -> list[str]:
+    """Why the Triton kernels do not serve a layer on `device`; empty when they do."""
+    return supports(shape, window=window) if device.type == "cuda" else [f"device {device.type}"]
+
+
+def implementation(shape: Shape, window: int | None, device: torch.device) -> str:
+    """What a run's manifest says of its attention, with the reasons when the kernels do not run."""
+    gaps = kernel_gaps(shape, window, device)
+    return f"reference ({'; '.join(gaps)})" if gaps else "triton"
+
+
+def start_attention(rule: ScoreRule, shape: Shape, batch: int, capacity: int, device: torch.device) -> Attention:
+    """An empty cache for `batch` sequences of up to `capacity` tokens: the kernels' where they serve the layer."""
+    if not kernel_gaps(shape, rule.window, device):
+        from longeval.kernels.batched import PagedAttention  # needs Triton
+
+        return PagedAttention.empty(rule, shape, batch, capacity, device)
     pages = Pages.empty(
-        batch, capacity, kv_heads, head_dim, path=path, gate_heads=gate_heads, dtype=dtype, device=device
+        batch,
+        capacity,
+        shape.kv_heads,
+        shape.head_dim,
+        path=shape.path,
+        gate_heads=shape.heads if shape.gate else 0,
+        dtype=shape.dtype,
+        device=device,
     )
     return ReferenceAttention(pages, rule)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from longeval.kernels.pages import Householder, full_precision
+from longeval.kernels.pool import Shape
 from longeval.kernels.reference import ScoreRule
 from longeval.models.architecture import HEAD_NORM_EPS, Architecture
 from longeval.models.attention import Attention, start_attention
@@ -100,6 +101,11 @@ def rotate(x: Tensor, position: Tensor, theta: float) -> Tensor:
     return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1).to(x.dtype)
 
 
+def attention_shape(arch: Architecture, dtype: torch.dtype) -> Shape:
+    """What the kernels need to know of a layer."""
+    return Shape(arch.heads, arch.kv_heads, arch.head_dim, dtype, path=arch.path is not None, gate=bool(arch.gate))
+
+
 class SelfAttention(nn.Module):
     """Projections, w, gates and norms around one layer's attention."""
 
@@ -138,17 +144,8 @@ class SelfAttention(nn.Module):
         """Empty state for `batch` sequences of up to `capacity` tokens."""
         arch, like = self.arch, self.o_proj.weight
         scale, kv = arch.head_dim**-0.5, arch.kv_heads * arch.head_dim
-        attention = start_attention(
-            ScoreRule(scale, scale if arch.gate_scaled else 1.0, arch.window),
-            batch,
-            capacity,
-            arch.kv_heads,
-            arch.head_dim,
-            path=arch.path is not None,
-            gate_heads=arch.heads if arch.gate else 0,
-            dtype=like.dtype,
-            device=like.device,
-        )
+        rule = ScoreRule(scale, scale if arch.gate_scaled else 1.0, arch.window)
+        attention = start_attention(rule, attention_shape(arch, like.dtype), batch, capacity, like.device)
         state = LayerState(attention)
         if arch.path and arch.path.conv:
             state.conv = like.new_zeros(batch, arch.path.conv - 1, kv)
@@ -204,7 +201,7 @@ class SelfAttention(nn.Module):
         return F.logsigmoid(self.f_proj(x).to(full))
 
     def _shift(self, y: Tensor, mix: Tensor, before: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
-        """Per head y_t <- a_t y_{t-1} + (1 - a_t) y_t, a = sigmoid(mix [B, T, H]); second, `before` of the next call."""
+        """Per head y_t <- a_t y_{t-1} + (1 - a_t) y_t, a = sigmoid(mix [B, T, H]); and the next call's `before`."""
         inputs = torch.cat([before, y], dim=1)
         full = full_precision(y.dtype)
         a = torch.sigmoid(mix.to(full)).repeat_interleave(self.arch.head_dim, dim=-1)

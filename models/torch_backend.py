@@ -16,10 +16,11 @@ from longeval.models import attention
 from longeval.models.checkpoint import Checkpoint
 from longeval.models.decoding import Limits, Runner, generate, score_tokens
 from longeval.models.fla import FlaRunner, load_network
+from longeval.models.network import attention_shape
 from longeval.types import Generation, TokenScores
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
-CPU_BATCH_TOKENS = 20_480  # more does not make a CPU faster
+CPU_BATCH_TOKENS = 32_768  # more does not make a CPU faster
 CACHE_SHARE = 0.5  # of free memory that KV caches may take; the rest is for activations
 
 
@@ -75,8 +76,9 @@ def load_torch(checkpoint: Checkpoint, dtype: str, device: str, max_length: int 
     kind = pick_dtype(dtype, checkpoint.config, where)
     runner: Runner
     if checkpoint.is_fla:
-        runner = FlaRunner(load_network(checkpoint.folder, checkpoint.config, kind, where))
-        implementation = attention.IMPLEMENTATION
+        network = load_network(checkpoint.folder, checkpoint.config, kind, where)
+        runner = FlaRunner(network)
+        implementation = attention.implementation(attention_shape(network.arch, kind), network.arch.window, where)
     else:
         from longeval.models.transformers_lm import TransformersRunner, load_transformers
 

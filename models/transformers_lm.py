@@ -7,15 +7,15 @@ the config. Prompts of a batch are padded on the left and read in pieces, on top
 from __future__ import annotations
 
 import inspect
+import io
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import redirect_stderr
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, DynamicCache
 from transformers.cache_utils import DynamicLayer
-from transformers.utils import logging
 
 from longeval.errors import UserError
 from longeval.models.checkpoint import Checkpoint, one_line
@@ -25,7 +25,7 @@ from longeval.models.decoding import LOGIT_BUDGET, TOKENS_PER_CALL
 def load_transformers(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> Any:
     """The model of a checkpoint. UserError when transformers cannot load it whole."""
     try:
-        with _quiet():
+        with redirect_stderr(io.StringIO()):  # transformers' progress bars, which would tear the caller's
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 checkpoint.folder,
                 gguf_file=checkpoint.gguf,
@@ -48,18 +48,6 @@ def load_transformers(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.
     if getattr(model, "_is_stateful", False):
         raise UserError(f"{checkpoint.name}: recurrent layers ({model.config.model_type}) are not supported yet")
     return model.requires_grad_(False).eval().to(device)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """No progress bars of transformers' own."""
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 class RoomyLayer(DynamicLayer):
