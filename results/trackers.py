@@ -7,6 +7,8 @@ come from the trackers' own environment variables (WANDB_PROJECT, MLFLOW_EXPERIM
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -19,24 +21,24 @@ _ARTEFACTS = ("manifest.json", "samples.jsonl", "scores.json")
 
 def log_to_wandb(run: Run) -> str:
     """Logs a run to Weights & Biases; returns where."""
-    wandb = _tracker("wandb")
-    tracked = wandb.init(name=run.label, job_type="longeval", config=run.folder.manifest["decides"])
-    tracked.define_metric("length")
-    tracked.define_metric("*", step_metric="length")
-    for length, scores in scores_by_length(run).items():
-        tracked.log({"length": length, **scores})
-    artefact = wandb.Artifact(f"longeval-{tracked.id}", type="longeval-run")
-    for name in _present(run):
-        artefact.add_file(str(run.folder.path / name))
-    tracked.log_artifact(artefact)
-    tracked.finish()
-    return f"logged to {tracked.url or tracked.dir}"
+    with (
+        _tracker("wandb") as wandb,
+        wandb.init(name=run.label, job_type="longeval", config=run.folder.manifest["decides"]) as tracked,
+    ):
+        tracked.define_metric("length")
+        tracked.define_metric("*", step_metric="length")
+        for length, scores in scores_by_length(run).items():
+            tracked.log({"length": length, **scores})
+        artefact = wandb.Artifact(f"longeval-{tracked.id}", type="longeval-run")
+        for name in _present(run):
+            artefact.add_file(str(run.folder.path / name))
+        tracked.log_artifact(artefact)
+        return f"logged to {tracked.url or tracked.dir}"
 
 
 def log_to_mlflow(run: Run) -> str:
     """Logs a run to MLflow; returns where."""
-    mlflow = _tracker("mlflow")
-    with mlflow.start_run(run_name=run.label) as tracked:
+    with _tracker("mlflow") as mlflow, mlflow.start_run(run_name=run.label) as tracked:
         mlflow.log_params({key: str(value)[:500] for key, value in flatten(run.folder.manifest["decides"]).items()})
         for length, scores in scores_by_length(run).items():
             mlflow.log_metrics(scores, step=length)
@@ -46,7 +48,7 @@ def log_to_mlflow(run: Run) -> str:
 
 
 def scores_by_length(run: Run) -> dict[int, dict[str, float]]:
-    """Every score and standard error of the run by length, names like `ruler/average`, in the scores' own scale."""
+    """Every score and standard error of the run by length, names like `ruler/average` and `standard_error/ruler/average`, in the scores' own scale."""
     named = [(f"{average.suite}/{average.name}", average.length, average.mean) for average in run.scores.averages]
     named += [(cell.task, cell.length, cell.mean) for cell in run.scores.cells]
     found: dict[int, dict[str, float]] = {}
@@ -54,7 +56,7 @@ def scores_by_length(run: Run) -> dict[int, dict[str, float]]:
         if mean.value is not None:
             found.setdefault(length, {})[name] = mean.value
         if mean.standard_error is not None:
-            found[length][f"{name}/standard_error"] = mean.standard_error
+            found[length][f"standard_error/{name}"] = mean.standard_error
     return found
 
 
@@ -62,8 +64,15 @@ def _present(run: Run) -> list[str]:
     return [name for name in _ARTEFACTS if (run.folder.path / name).is_file()]
 
 
-def _tracker(name: str) -> Any:
+@contextmanager
+def _tracker(name: str) -> Iterator[Any]:
+    """The tracker's module; what it raises becomes one line for the user."""
     try:
-        return import_module(name)
+        module = import_module(name)
     except ImportError as error:
         raise UserError(f"{name} is not installed: pip install 'longeval-harness[{name}]'") from error
+    try:
+        yield module
+    except Exception as error:  # a tracker can fail in any way, most of them outside this program
+        lines = str(error).splitlines() or [""]
+        raise UserError(f"{name} did not take the run ({type(error).__name__}: {lines[0]})") from error

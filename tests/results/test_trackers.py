@@ -28,16 +28,21 @@ def test_wandb(run, monkeypatch):
         def add_file(self, path):
             self.files.append(path.rpartition("/")[2])
 
-    tracked = SimpleNamespace(
-        id="x1",
-        url="https://example.invalid/x1",
-        define_metric=lambda *names, **more: None,
-        log=said.append,
-        log_artifact=said.append,
-        finish=lambda: said.append("finished"),
-    )
+    class Tracked:
+        id, url = "x1", "https://example.invalid/x1"
+        log = log_artifact = staticmethod(said.append)
+
+        def define_metric(self, *names, **more):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *exception):
+            said.append("finished")
+
     module = ModuleType("wandb")
-    module.init = lambda **options: said.append(options) or tracked
+    module.init = lambda **options: said.append(options) or Tracked()
     module.Artifact = Artifact
     monkeypatch.setitem(sys.modules, "wandb", module)
     assert log_to_wandb(run) == "logged to https://example.invalid/x1"
@@ -45,7 +50,7 @@ def test_wandb(run, monkeypatch):
     assert (options["name"], options["config"]["seed"]) == ("tiny", 0)
     assert (short["length"], long["length"], end) == (2048, 4096, "finished")
     assert short["ruler/average"] == run.scores.averages[0].mean.value
-    assert short["ruler/vt/standard_error"] == run.scores.cell("ruler/vt", 2048).mean.standard_error
+    assert short["standard_error/ruler/vt"] == run.scores.cell("ruler/vt", 2048).mean.standard_error
     assert artefact.files == ["manifest.json", "samples.jsonl", "scores.json"]
 
 
@@ -79,3 +84,16 @@ def test_a_missing_tracker_is_named(run, monkeypatch, log, name):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UserError, match=rf"{name} is not installed: pip install 'longeval-harness\[{name}\]'"):
         log(run)
+
+
+def test_a_failing_tracker_is_one_line(run, monkeypatch):
+    module = ModuleType("mlflow")
+
+    def start_run(run_name):
+        raise ConnectionError("no server at http://localhost:1\nmore")
+
+    module.start_run = start_run
+    monkeypatch.setitem(sys.modules, "mlflow", module)
+    with pytest.raises(UserError) as error:
+        log_to_mlflow(run)
+    assert str(error.value) == "mlflow did not take the run (ConnectionError: no server at http://localhost:1)"
