@@ -8,6 +8,7 @@ import os
 import shutil
 import time
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 from run_folders import build_run
@@ -26,11 +27,13 @@ FLAGS = (
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    if not (CHROMIUM and DRIVER) and not REQUIRED:
-        pytest.skip("no Chromium with chromedriver here: the report is not opened in a browser")
-    webdriver = (
-        pytest.importorskip("selenium.webdriver") if not REQUIRED else __import__("selenium.webdriver").webdriver
-    )
+    needed = {"chromium": CHROMIUM, "chromedriver": DRIVER, "selenium": find_spec("selenium")}
+    if missing := [name for name, found in needed.items() if not found]:
+        (pytest.fail if REQUIRED else pytest.skip)(
+            f"the report is not opened in a browser: no {', '.join(missing)} here"
+        )
+    from selenium import webdriver
+
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
     for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
