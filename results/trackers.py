@@ -48,7 +48,7 @@ def log_to_mlflow(run: Run) -> str:
 
 
 def scores_by_length(run: Run) -> dict[int, dict[str, float]]:
-    """Every score and standard error by length, in their own scale, as `ruler/average`, `standard_error/ruler/average`."""
+    """Every score (`ruler/average`) and standard error (`standard_error/ruler/average`) by length, in its own scale."""
     named = [(f"{average.suite}/{average.name}", average.length, average.mean) for average in run.scores.averages]
     named += [(cell.task, cell.length, cell.mean) for cell in run.scores.cells]
     found: dict[int, dict[str, float]] = {}
