@@ -159,7 +159,7 @@ def _background(
         barren = barren + 1 if missing == before else 0
         if barren and found and missing < protocol.SHORTEST_SENTENCE:
             missing += found.pop()[1]
-        elif barren == _BARREN_EXCERPTS:
+        elif barren >= _BARREN_EXCERPTS:
             least = protocol.SHORTEST_SENTENCE
             raise UserError(f"the books have no sentences of {least} tokens or more; choose others with --books")
     return found
