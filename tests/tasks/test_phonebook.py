@@ -127,9 +127,7 @@ class TestSize:
     def test_seeds_and_lengths_have_books_of_their_own(self):
         first = task().build(bpe(), 600, 2, seed=0)
         assert first == task().build(bpe(), 600, 2, seed=0)
-        prompts = {
-            s.prompt[:40] for s in [*first, *task().build(bpe(), 600, 2, seed=1), *task().build(bpe(), 601, 2)]
-        }
+        prompts = {s.prompt[:40] for s in [*first, *task().build(bpe(), 600, 2, seed=1), *task().build(bpe(), 601, 2)]}
         assert len(prompts) == 6
 
     def test_smallest(self):
