@@ -157,10 +157,10 @@ def test_any_split_of_a_prefill(kind: Kind, cuts: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-@pytest.mark.parametrize("prompt", [0, 1, 60, 130])
+@pytest.mark.parametrize("prompt", [0, 60, 130])
 def test_decode_equals_definition(kind: Kind, prompt: int) -> None:
     """Prefill, then one token at a time across chunk and page edges; prompt 0 is decoding from an empty cache."""
-    L = prompt + 200
+    L = prompt + 140
     x = inputs(kind, 2, L)
     pages = pages_for(kind, 2, L)
     parts = [reference.prefill(pages, kind.rule, **cut(x, 0, prompt))] if prompt else []
@@ -194,9 +194,9 @@ def test_unequal_sequences(kind: Kind) -> None:
             outs[b].append(out[b])
         done += 1
     assert pages.length.tolist() == done.tolist()
+    expected = reference.sequential(kind.rule, **x)
     for b, length in enumerate(done.tolist()):
-        expected = reference.sequential(kind.rule, **cut(x, 0, length))[b]
-        torch.testing.assert_close(torch.cat(outs[b]), expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(torch.cat(outs[b]), expected[b, :length], rtol=0, atol=1e-12)
 
 
 def test_select_keeps_sequences() -> None:
