@@ -50,8 +50,8 @@ def main() -> None:
     loss = -score_tokens(runner, ids).logprobs.mean()
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"{arguments.length:,} tokens, {arguments.threads} threads: {wall:.1f} s, {cpu:.1f} s of CPU, loss {loss:.2f}")
-    print(f"peak memory of the process {peak:.2f} GiB")
+    print(f"{arguments.length:,} tokens, {arguments.threads} threads, loss {loss:.3f}")
+    print(f"{wall:.1f} s, {cpu:.1f} s of CPU, peak memory of the process {peak:.2f} GiB")
 
 
 if __name__ == "__main__":

@@ -50,11 +50,11 @@ def load_transformers(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.
     return model.requires_grad_(False).eval().to(device)
 
 
-class RoomyLayer(DynamicLayer):
+class RoomyLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     """A cache layer with room for a known number of tokens. transformers' own copies all keys and values per token."""
 
     def __init__(self, room: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.room = room
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:

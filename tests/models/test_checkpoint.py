@@ -213,5 +213,5 @@ def test_provenance(fox: Path) -> None:
     assert model.provenance["dtype"] == "bfloat16"
     assert model.provenance["device"] == "cpu"
     assert model.provenance["backend"] == "torch"
-    assert model.provenance["attention"] == "reference"
+    assert model.provenance["attention"].startswith("reference")
     assert model.provenance["checkpoint_hash"] == find_checkpoint(str(fox)).hash()

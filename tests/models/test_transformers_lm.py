@@ -1,4 +1,4 @@
-"""Other causal models: tiny random ones of several families, against transformers' own forward without cache or padding."""
+"""Other causal models: tiny random ones of several families, against their own forward without cache or padding."""
 
 from __future__ import annotations
 
