@@ -21,9 +21,9 @@ def load_model(
 
     `backend`: "torch", "vllm", or "auto" (vLLM on CUDA where it is installed, else torch; `provenance` says why).
     `dtype`: float32, bfloat16, float16, float64, or "auto" (float32 on a CPU, else as stored). `device`: cpu, cuda,
-    cuda:N, or "auto". `max_length`: tokens of the longest sequence to come, continuation included; UserError before any work when
-    its cache cannot fit into memory. `vllm`: engine arguments KEY=VALUE. UserError also for a model that is not there,
-    broken or unsupported.
+    cuda:N, or "auto". `max_length`: tokens of the longest sequence to come, continuation included; UserError before
+    any work when its cache cannot fit into memory. `vllm`: engine arguments KEY=VALUE. UserError also for a model that
+    is not there, broken or unsupported.
     """
     from longeval.models.checkpoint import find_checkpoint
     from longeval.models.choice import choose_backend
