@@ -147,6 +147,7 @@ def suite_info(name: str, tasks: Sequence[Task], cells: Sequence[Cell] = ()) -> 
             "category": task.category,
             "metric": task.metric,
             "percent": task.percent,
+            "beside": task.beside,
             "version": task.version,
         }
 

@@ -118,7 +118,7 @@ def _suite(manifest: Mapping[str, Any], suite: Mapping[str, Any], scores: Scores
             Line((short_name(task["name"]),), [_cell(run, name, cell, label, task["percent"]) for cell, label in cells])
         )
     percent = is_percent(suite)
-    groups = [tasks]
+    groups = [tasks, _beside(run, suite, scores, labels)]
     for kind, averages in (("category", scores.categories), ("average", scores.averages)):
         lines = []
         for average_name, at in averages_by_name(averages, name).items():
@@ -133,6 +133,22 @@ def _suite(manifest: Mapping[str, Any], suite: Mapping[str, Any], scores: Scores
         groups=[group for group in groups if group],
         notes=_notes(info, suite, scores),
     )
+
+
+def _beside(run: str, suite: Mapping[str, Any], scores: Scores, labels: Mapping[int, str]) -> list[Line]:
+    """A row for every score that a task wants shown beside its headline; a mean without an error."""
+    lines = []
+    for task in suite["tasks"]:
+        for score in task.get("beside", ()):
+            name = f"{short_name(task['name'])} {score}"
+            entries = []
+            for length, label in labels.items():
+                cell = scores.cell(task["name"], length)
+                mean = Mean(cell.scores.get(score) if cell else None)
+                figures = record(run, suite["name"], "score", name, length, label, mean, task["percent"])
+                entries.append(Entry(number(mean.value, task["percent"]), record=figures))
+            lines.append(Line((name,), entries, "category"))
+    return lines
 
 
 def averages_by_name(averages: Iterable[SuiteAverage], suite: str) -> dict[str, dict[int, SuiteAverage]]:

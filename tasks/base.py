@@ -132,6 +132,7 @@ class Task(ABC):
 
     `kind`: "generate" or "logprob". `unit`: of lengths, as tables print it. `lengths`, `count`: the defaults.
     `metric`: name of the headline score. `percent`: whether it lies in [0, 1] and is shown times 100 (a loss is not).
+    `beside`: names of further scores that tables show in rows of their own.
     `truncates`: whether the protocol itself cuts prompts to `options.max_length`.
     `keep_special_tokens`: whether the prediction to score has the special tokens that the model wrote.
     `version`: protocol version, part of every cache key and manifest.
@@ -142,6 +143,7 @@ class Task(ABC):
     kind: ClassVar[Literal["generate", "logprob"]] = "generate"
     unit: str = "tokens"
     percent: ClassVar[bool] = True
+    beside: ClassVar[tuple[str, ...]] = ()
     truncates: ClassVar[bool] = False
     keep_special_tokens: bool = False
     version: ClassVar[str]

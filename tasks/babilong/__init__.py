@@ -48,6 +48,7 @@ class BabilongTask(Task):
 
     suite = "babilong"
     unit = "nominal tokens"
+    beside = ("substring",)
     version = "booydar/babilong 7a6efee2"
     corpora = (hub.HUNDRED, hub.THOUSAND, BABI, PG19, KJV, GPT2)
     metric = "accuracy"

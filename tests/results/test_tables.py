@@ -72,3 +72,9 @@ def test_predictions_table():
     assert "50.0±50.0 n=2" in text
     assert "100.0 n=1" in text
     assert "3 predictions, 1 empty" in text
+
+
+def test_scores_beside_the_headline_have_rows_of_their_own():
+    text = shown(manifest([{**task("s/a"), "beside": ["substring"]}]), rows("s/a", [0.0] * 4))
+    assert "a substring" in text
+    assert "100.0" in text
