@@ -59,7 +59,7 @@ def _markdown_entry(entry: Entry) -> str:
 
 
 def as_latex(grids: Sequence[Grid]) -> str:
-    """booktabs tables with captions; intervals small beside the numbers, the best in bold."""
+    """booktabs tables with captions, notes below; intervals small beside the numbers, the best in bold."""
     return "% needs \\usepackage{booktabs,amssymb}\n" + "\n".join(_latex_grid(grid) for grid in grids)
 
 
@@ -67,7 +67,7 @@ def _latex_grid(grid: Grid) -> str:
     lines = [
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{_latex_text('. '.join([grid.title, *grid.notes]))}}}",
+        rf"\caption{{{_latex_text(grid.title)}}}",
         rf"\begin{{tabular}}{{{'l' * len(grid.stubs)}{'r' * len(grid.columns)}}}",
         r"\toprule",
         _latex_row([_latex_text(text) for text in (*grid.stubs, *grid.columns)]),
@@ -80,7 +80,9 @@ def _latex_grid(grid: Grid) -> str:
             labels = [rf"\emph{{{label}}}" if line.style and label else label for label in labels]
             lines.append(_latex_row([*labels, *(_latex_entry(entry) for entry in line.entries)]))
             above = line.labels
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+    notes = r" \\ ".join(_latex_text(note) for note in grid.notes)
+    below = rf"\par\smallskip\parbox{{\linewidth}}{{\footnotesize {notes}}}"
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", below, r"\end{table}", ""])
 
 
 def _latex_row(cells: Sequence[str]) -> str:
