@@ -45,7 +45,7 @@ class Checkpoint:
     def config(self) -> dict[str, Any]:
         """config.json, or what the GGUF file says in its place."""
         if self.gguf:
-            return dict(self._auto_config().to_dict())
+            return dict(self.transformers_config.to_dict())
         path = self.folder / "config.json"
         try:
             config = json.loads(path.read_text(encoding="utf-8"))
@@ -60,7 +60,9 @@ class Checkpoint:
         """Whether the network is ours (fla's or the FoX authors' format); transformers has all others."""
         return self.gguf is None and self.config["model_type"] in (*FLA_TYPES, *AUTHORS_TYPES)
 
-    def _auto_config(self) -> Any:
+    @cached_property
+    def transformers_config(self) -> Any:
+        """The config as transformers reads it; for models that it runs."""
         from transformers import AutoConfig
 
         try:
@@ -79,7 +81,7 @@ class Checkpoint:
             # PaTH and FoX have no position table; the FoX authors' key of this name is unused.
             stated = self.config.get("max_position_embeddings") if self.config["model_type"] == "transformer" else None
         else:
-            stated = getattr(self._auto_config().get_text_config(), "max_position_embeddings", None)
+            stated = getattr(self.transformers_config.get_text_config(), "max_position_embeddings", None)
         return stated if isinstance(stated, int) and stated > 0 else None
 
     @cached_property

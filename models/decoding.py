@@ -86,7 +86,7 @@ def generate(
     one prompt). When memory runs out, what is unfinished is tried again in batches of half the size; MemoryError if
     one prompt alone does not fit.
     """
-    stop = _StopStrings(tokenizer, limits)
+    ending = _Ending(tokenizer, limits)
     waiting = deque(sorted(range(len(prompts)), key=lambda index: -len(prompts[index])))
     largest = len(prompts)
     while waiting:
@@ -94,7 +94,7 @@ def generate(
         batch = [waiting.popleft() for _ in range(min(max(size, 1), largest, len(waiting)))]
         unfinished = set(batch)
         try:
-            for generation in _decode_batch(runner, stop, [prompts[index] for index in batch], limits):
+            for generation in _decode_batch(runner, ending, [prompts[index] for index in batch], limits):
                 index = batch[generation.index]
                 unfinished.discard(index)
                 yield Generation(index, generation.ids, generation.text, generation.finish_reason)
@@ -119,7 +119,7 @@ def _out_of_memory(error: BaseException) -> bool:
 
 
 def _decode_batch(
-    runner: Runner, stop: _StopStrings, prompts: Sequence[Sequence[int]], limits: Limits
+    runner: Runner, ending: _Ending, prompts: Sequence[Sequence[int]], limits: Limits
 ) -> Iterator[Generation]:
     """Generations of one batch; `index` is the prompt's place in it."""
     batch, logits = runner.prefill(prompts, limits.max_new_tokens)
@@ -128,14 +128,14 @@ def _decode_batch(
     for count in range(1, limits.max_new_tokens + 1):
         if count <= limits.min_new_tokens:
             logits = logits.clone()  # tensors made in inference mode must not be written outside it
-            logits[:, stop.forbidden_early] = -torch.inf
+            logits[:, ending.forbidden_early] = -torch.inf
         tokens = logits.argmax(-1).tolist()
         going = []
         for place, row in enumerate(rows):
             new[row].append(tokens[place])
-            reason, text = stop.check(new[row])
-            if reason is not None or count == limits.max_new_tokens:
-                yield Generation(row, tuple(new[row]), text, reason or "length")
+            reason, text = ending.check(new[row])
+            if reason is not None:
+                yield Generation(row, tuple(new[row]), text, reason)
             else:
                 going.append(place)
         if not going:
@@ -145,8 +145,8 @@ def _decode_batch(
         logits = batch.step([tokens[place] for place in going])
 
 
-class _StopStrings:
-    """Decides whether new tokens end here, and turns them into text."""
+class _Ending:
+    """Decides whether a continuation ends here, and turns it into text."""
 
     def __init__(self, tokenizer: Any, limits: Limits) -> None:
         self.tokenizer = tokenizer
@@ -154,15 +154,15 @@ class _StopStrings:
         pieces = [tokenizer.encode(text, add_special_tokens=False) for text in limits.stop]
         self.forbidden_early = sorted(limits.eos | {piece[0] for piece in pieces if len(piece) == 1})
 
-    def check(self, ids: list[int]) -> tuple[Literal["stop"] | None, str]:
-        """Why `ids` end here (None if they do not), and their text up to a stop string, without special tokens."""
-        ended = ids[-1] in self.limits.eos and len(ids) > self.limits.min_new_tokens
-        if self.tokenizer is None:
-            return ("stop" if ended else None), ""
-        if not (ended or self.limits.stop or len(ids) == self.limits.max_new_tokens):
-            return None, ""  # nobody reads the text
+    def check(self, ids: list[int]) -> tuple[Literal["stop", "length"] | None, str]:
+        """Why `ids` end here (None if they do not), and their text without special tokens, up to a stop string."""
+        reason: Literal["stop", "length"] | None = "length" if len(ids) == self.limits.max_new_tokens else None
+        if ids[-1] in self.limits.eos:
+            reason = "stop"
+        if self.tokenizer is None or (reason is None and not self.limits.stop):
+            return reason, ""
         text = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         cuts = [at for at in map(text.find, self.limits.stop) if at >= 0]
-        if cuts and len(ids) > self.limits.min_new_tokens - 1:
+        if cuts and len(ids) >= self.limits.min_new_tokens:
             return "stop", text[: min(cuts)]
-        return ("stop" if ended else None), text
+        return reason, text

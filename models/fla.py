@@ -23,7 +23,7 @@ def load_network(folder: Path, config: dict[str, Any], dtype: torch.dtype, devic
     arch, names = read_architecture(config, weights.shapes, str(folder / "config.json"))
     with torch.device("meta"):
         network = Network(arch)
-    sources = find_sources(weights.shapes, names, arch.tied)
+    sources = find_sources(weights.shapes, names, arch)
     expected = {name: tuple(parameter.shape) for name, parameter in network.named_parameters()}
     check_sources(sources, expected, names, folder)
     state = {name: weights.read(sources[name]).to(device, dtype) for name in expected}

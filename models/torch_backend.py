@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-import transformers
 
 from longeval.errors import UserError, nearest
 from longeval.models import attention
@@ -96,7 +97,7 @@ def load_torch(checkpoint: Checkpoint, dtype: str, device: str, max_length: int 
         "checkpoint": str(checkpoint.path.resolve()),
         "checkpoint_hash": checkpoint.hash(),
         "torch": torch.__version__,
-        "transformers": transformers.__version__,
+        "transformers": version("transformers"),
     }
     return TorchModel(checkpoint, runner, provenance)
 
@@ -142,10 +143,11 @@ def free_memory(device: torch.device) -> int:
     """Bytes free on `device`."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    for line in Path("/proc/meminfo").read_text().splitlines():
+    meminfo = Path("/proc/meminfo")
+    for line in meminfo.read_text().splitlines() if meminfo.exists() else ():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
-    raise RuntimeError("/proc/meminfo does not say MemAvailable")
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2  # not Linux: half of what there is
 
 
 def _check_memory(runner: Runner, max_length: int) -> None:

@@ -57,13 +57,12 @@ class RoomyLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.room = room
 
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        super().lazy_initialization(key_states, value_states)
-        self.buffers = [x.new_empty(*x.shape[:2], self.room, x.shape[3]) for x in (key_states, value_states)]
-
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
+            self.device = key_states.device
+            self.buffers = [x.new_empty(*x.shape[:2], self.room, x.shape[3]) for x in (key_states, value_states)]
+            self.keys, self.values = (buffer[:, :, :0] for buffer in self.buffers)
+            self.is_initialized = True
         begin = self.get_seq_length()
         end = begin + key_states.shape[2]
         for buffer, states in zip(self.buffers, (key_states, value_states), strict=True):

@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from longeval.errors import UserError
+from longeval.models.architecture import Architecture
 
 WEIGHT_FILES = (
     "model.safetensors",
@@ -90,7 +91,9 @@ def weight_files(folder: Path) -> list[Path]:
     raise UserError(f"{folder} holds no weights: none of {', '.join(WEIGHT_FILES)}")
 
 
-def find_sources(shapes: Mapping[str, tuple[int, ...]], names: Mapping[str, str], tied: bool) -> dict[str, Source]:
+def find_sources(
+    shapes: Mapping[str, tuple[int, ...]], names: Mapping[str, str], arch: Architecture
+) -> dict[str, Source]:
     """Parameter name -> where it is in the file.
 
     `names`: parts of the file's names that the network calls otherwise. Old files fuse `mlp.gate_proj` and
@@ -99,15 +102,15 @@ def find_sources(shapes: Mapping[str, tuple[int, ...]], names: Mapping[str, str]
     """
     sources = {}
     for name, shape in shapes.items():
-        if name.endswith("rotary.inv_freq") or (tied and name == "lm_head.weight"):
+        if name.endswith("rotary.inv_freq") or (arch.tied and name == "lm_head.weight"):
             continue
         parameter = name
         for theirs, ours in names.items():
             parameter = parameter.replace(theirs, ours)
         parameter = parameter.replace(".attn.norm.", ".attn_norm.").replace(".mlp.norm.", ".mlp_norm.")
         up = parameter.replace(".gate_proj.", ".up_proj.")
-        if parameter.endswith(".mlp.gate_proj.weight") and up not in shapes and shape[0] % 2 == 0:
-            half = shape[0] // 2
+        half = arch.intermediate_size
+        if parameter.endswith(".mlp.gate_proj.weight") and up not in shapes and shape[0] == 2 * half:
             sources[parameter] = Source(name, (half, *shape[1:]), (0, half))
             sources[up] = Source(name, (half, *shape[1:]), (half, shape[0]))
         else:

@@ -136,6 +136,12 @@ def test_every_wrong_tensor_is_named(tmp_path: Path) -> None:
     assert "wrong shape: model.layers.0.attn.k_proj.weight is [16, 32], not [32, 32]" in message
 
 
+def test_half_an_mlp_is_no_fused_one(fox: Path) -> None:
+    tensors = tensors_of(FOX)
+    del tensors["model.layers.0.mlp.up_proj.weight"]
+    assert error(write(fox, FOX, tensors)).endswith("missing: model.layers.0.mlp.up_proj.weight")
+
+
 def test_settings_that_cannot_be(fox: Path) -> None:
     for settings, message in [
         ({"backend": "tensorflow"}, "backend 'tensorflow' is not known"),
