@@ -13,6 +13,7 @@ from rich.text import Text
 
 BETTER, WORSE = "▲", "▼"
 _GAP = 2  # characters between columns: the padding and the box's
+_LINE_STYLES = {"average": "bold", "category": "italic", "difference": "italic", "published": "italic dim"}
 _MARK_STYLES = {BETTER: "green", WORSE: "red", "e": "red"}
 
 
@@ -38,7 +39,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Line:
-    """One row: its labels and an entry for every column. `style`: "" (a task), "average", "category" or "published"."""
+    """One row: its labels and an entry for every column. `style`: "" (a task), "category", "average",
+    "difference" (of averages to a baseline's) or "published"."""
 
     labels: tuple[str, ...]
     entries: list[Entry]
@@ -101,7 +103,7 @@ class Grid:
             for line in group:
                 entries = line.entries[start:stop]
                 if any(entry.plain for entry in entries):
-                    style = {"average": "bold", "category": "italic", "published": "italic dim"}.get(line.style, "")
+                    style = _LINE_STYLES.get(line.style, "")
                     labels = [Text(label, style=style) for label in line.fresh_labels(above)]
                     table.add_row(*labels, *(_rich_entry(entry, style) for entry in entries))
                     above = line.labels

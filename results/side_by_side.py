@@ -11,7 +11,7 @@ from longeval.results.compare import Comparison, Tested
 from longeval.results.grid import BETTER, WORSE, Entry, Grid, Line
 from longeval.results.published import Published
 from longeval.results.runs import Run
-from longeval.results.significance import LEVEL, POWER, samples_needed, smallest_visible
+from longeval.results.significance import LEVEL, POWER, Difference, samples_needed, smallest_visible
 from longeval.results.statistics import Mean
 from longeval.results.tables import (
     average_marks,
@@ -46,6 +46,7 @@ def _suite_grid(comparison: Comparison, suite: Mapping[str, Any], detect: float 
     labels = _labels(comparison, suite)
     table = _Lines(comparison, suite, labels)
     groups = [table.task(task) for task in suite["tasks"]]
+    groups += [table.beside(task, score) for task in suite["tasks"] for score in task.get("beside", ())]
     categories = (category for run in comparison.runs for category in run.scores.categories)
     names = dict.fromkeys(c.name for c in categories if c.suite == suite["name"] and c.mean.value is not None)
     groups += [table.average(name, "category") for name in names]
@@ -98,6 +99,20 @@ class _Lines:
 
         return self._measured(name, percent, "", entry) + self._published(name)
 
+    def beside(self, task: Mapping[str, Any], score: str) -> list[Line]:
+        """The lines of a score that a task has beside its headline: a mean without an interval, not tested."""
+        percent, name = task["percent"], f"{short_name(task['name'])} {score}"
+
+        def entry(run: Run, length: int, label: str) -> tuple[Entry, Mean]:
+            cell = run.scores.cell(task["name"], length)
+            if cell is None:
+                return self._absent(length), Mean()
+            mean = Mean(cell.scores.get(score))
+            figures = record(run.label, self.suite["name"], "score", name, length, label, mean, percent)
+            return Entry(number(mean.value, percent), record=figures), mean
+
+        return self._measured(name, percent, "category", entry)
+
     def average(self, name: str, kind: str) -> list[Line]:
         """The lines of an average ("average" or "category"): measured ones, then published ones."""
         percent = is_percent(self.suite)
@@ -113,7 +128,17 @@ class _Lines:
             marks = average_marks(average)
             return self._entry(average.mean, marks, figures, percent, name, length, run), average.mean
 
-        return self._measured(name, percent, kind, entry) + self._published(name)
+        return self._measured(name, percent, kind, entry) + self._differences(name, percent) + self._published(name)
+
+    def _differences(self, name: str, percent: bool) -> list[Line]:
+        """What every checkpoint's average is above the baseline's, with its interval and Cohen's d."""
+        lines = []
+        for run in self.runs:
+            found = [self.tested.get((name, length, run.label)) for length in self.labels]
+            if any(found):
+                entries = [_difference_entry(one.difference, percent) if one else Entry() for one in found]
+                lines.append(Line((name, f"{run.label} − base"), entries, "difference"))
+        return lines
 
     def _absent(self, length: int) -> Entry:
         """A cell that this run does not have: "not run" where another run has one of that length."""
@@ -180,6 +205,13 @@ def _with_best(column: Sequence[tuple[Entry, Mean]], percent: bool) -> list[Entr
     ]
 
 
+def _difference_entry(found: Difference, percent: bool) -> Entry:
+    shown = number(found.value, percent)
+    effect = () if found.effect is None else (f"d={found.effect:.2f}",)
+    interval_of = interval(Mean(found.value, low=found.low, high=found.high), percent)
+    return Entry(shown if shown.startswith("-") else f"+{shown}", interval_of, effect)
+
+
 def _tested_record(baseline: Run, tested: Tested | None, percent: bool) -> dict[str, Any]:
     if tested is None:
         return {}
@@ -235,7 +267,8 @@ def _test_notes(comparison: Comparison, suite: Mapping[str, Any], detect: float 
     tests = ", ".join(dict.fromkeys(one.difference.test for one in tested.values()))
     lines = [
         f"{BETTER} better, {WORSE} worse than {comparison.baseline.label}: p < {LEVEL} after Holm's correction over "
-        f"the table's {len(tested)} tests ({tests})"
+        f"the table's {len(tested)} tests ({tests})",
+        "− base: difference to it with its 95 % interval and Cohen's d (over the deviation of the paired differences)",
     ]
     unpaired = dict.fromkeys(label for (_, _, label), one in tested.items() if not one.difference.pairs)
     if unpaired:

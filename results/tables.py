@@ -66,7 +66,8 @@ def interval(mean: Mean, percent: bool) -> str:
     if low is None or high is None:
         return ""
     digits = (0 if percent else 2) + (high - low < (5 if percent else 0.05))
-    return f"{low:.{digits}f}–{high:.{digits}f}"
+    joint = " to " if low < 0 else "–"
+    return f"{low:.{digits}f}{joint}{high:.{digits}f}"
 
 
 def short_name(task: str) -> str:

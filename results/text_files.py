@@ -97,8 +97,9 @@ def _latex_entry(entry: Entry) -> str:
 
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "×": r"$\times$", "–": "--", "·": r"$\cdot$",
-    "<": r"$<$", ">": r"$>$", BETTER: r"$\blacktriangle$", WORSE: r"$\blacktriangledown$", "…": r"\dots{}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"$<$", ">": r"$>$", "…": r"\dots{}", "–": "--",
+    "±": r"$\pm$", "×": r"$\times$", "·": r"$\cdot$", "−": "$-$", BETTER: r"$\blacktriangle$",
+    WORSE: r"$\blacktriangledown$",
 }  # fmt: skip
 
 

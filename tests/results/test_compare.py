@@ -69,6 +69,17 @@ def test_the_average_of_a_difference_is_the_difference_of_averages(runs):
         assert found.low < found.value < found.high
 
 
+def test_differences_of_averages_are_shown(runs):
+    comparison = compare(runs[:2])
+    (grid,) = comparison_grids(comparison)
+    shown_at = entries(grid, "average", "path-fox − base")["4k"]
+    found = comparison.tested["ruler"]["average", 4096, "path-fox"].difference
+    assert shown_at.text == f"+{100 * found.value:.1f}"
+    assert shown_at.marks == (f"d={found.effect:.2f}",)
+    (reverse,) = comparison_grids(compare(runs[:2], baseline=runs[1]))
+    assert entries(reverse, "average", "rope − base")["4k"].text == f"{-100 * found.value:.1f}"
+
+
 def test_best_and_significance_are_marked(runs):
     (grid,) = comparison_grids(compare(runs[:2]))
     best = entries(grid, "niah_single_1", "path-fox")["4k"]
