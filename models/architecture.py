@@ -4,6 +4,10 @@ Two families of files describe such models: flash-linear-attention's (`path_attn
 `transformer`) and the FoX authors' own (`*-project_fox`). Both end up as one `Architecture`, which `network.py` builds,
 plus the names that its parameters have in the file. Options that need something else are refused by name.
 
+fla's types are tested against recorded outputs of fla itself; for the authors' format none were at hand, so that it is
+tested against a second implementation of its published formulas only. Its tokenizer wrapper, which JSON-escapes text
+first, is not reproduced.
+
 Facts that a config leaves open or that changed between releases come from the shapes: rank of w's projection, width of
 its convolution, the layout of q/k norm weights, fused MLPs.
 """

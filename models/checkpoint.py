@@ -7,7 +7,6 @@ tokenizer first, weights when they are needed) or found in the hub's cache.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from longeval.errors import UserError
+from longeval.jsontext import parse_json
 from longeval.models.architecture import AUTHORS_TYPES, FLA_TYPES
-from longeval.models.demo import DEMO, demo_folder
+from longeval.models.demo import DEMO, TITLE, demo_folder
 from longeval.models.weights import WEIGHT_FILES, weight_files
 
 _TOKENIZER_FILES = (
@@ -34,7 +34,7 @@ _HUB_TEXT = ["*.json", "*.model", "*.txt", "*.jinja"]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model on this machine. `gguf`: name of the GGUF file in `folder`, for those. `hub`: the id it came from."""
+    """A model on this machine. `name`: as runs and tables call it. `gguf`: name of the GGUF file in `folder`, for those. `hub`: the id it came from."""
 
     name: str
     folder: Path
@@ -48,9 +48,9 @@ class Checkpoint:
             return dict(self.transformers_config.to_dict())
         path = self.folder / "config.json"
         try:
-            config = json.loads(path.read_text(encoding="utf-8"))
-        except (ValueError, OSError) as error:
-            raise UserError(f"{path} is not readable JSON ({error})") from error
+            config = parse_json(path.read_bytes(), str(path))
+        except OSError as error:
+            raise UserError(f"{path} cannot be read ({error.strerror})") from error
         if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
             raise UserError(f"{path} has no model_type: this is no model's config")
         return config
@@ -104,10 +104,7 @@ class Checkpoint:
         path = self.folder / "generation_config.json"
         generation: dict[str, Any] = {}
         if self.gguf is None and path.is_file():
-            try:
-                generation = json.loads(path.read_text(encoding="utf-8"))
-            except ValueError as error:
-                raise UserError(f"{path} is not readable JSON ({error})") from error
+            generation = parse_json(path.read_bytes(), str(path))
         stated = generation.get("eos_token_id", self.config.get("eos_token_id"))
         ids = set(stated) if isinstance(stated, list) else {stated}
         ids.add(getattr(self.tokenizer, "eos_token_id", None))
@@ -132,7 +129,7 @@ class Checkpoint:
 def find_checkpoint(name: str) -> Checkpoint:
     """The checkpoint that `name` means. UserError when there is none."""
     if name == DEMO:
-        return Checkpoint(name, demo_folder())
+        return Checkpoint(TITLE, demo_folder())
     path = Path(name).expanduser()
     if path.is_dir():
         if (path / "config.json").is_file():

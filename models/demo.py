@@ -13,9 +13,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from longeval.errors import UserError
 from longeval.paths import cache_dir
 
 DEMO = "demo"
+TITLE = "demo (random weights, knows nothing)"  # as runs and tables call it
 _VERSION = 1  # of everything below; a new one makes a new folder
 _CONFIG: dict[str, Any] = {
     "model_type": "path_attn",
@@ -43,18 +45,26 @@ _RANK, _WIDTH = 32, 3  # of w's projection and its convolution, as in every rele
 def demo_folder() -> Path:
     """The demo checkpoint's folder, made if it is not there yet."""
     folder = cache_dir() / "models" / f"demo-{_VERSION}"
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = Path(tempfile.mkdtemp(prefix=".demo-", dir=folder.parent))
-        try:
-            _write(unfinished)
-            os.replace(unfinished, folder)
-        except OSError:
-            if not folder.is_dir():  # another process may have been faster
-                raise
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        if not folder.is_dir():
+            _make(folder)
+    except OSError as error:
+        if not folder.is_dir():  # another process may have been faster
+            raise UserError(
+                f"cannot write the demo model to {folder} ({error.strerror}); set LONGEVAL_CACHE"
+            ) from error
     return folder
+
+
+def _make(folder: Path) -> None:
+    """Writes the checkpoint beside `folder` and moves it there whole."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=".demo-", dir=folder.parent))
+    try:
+        _write(unfinished)
+        os.replace(unfinished, folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _write(folder: Path) -> None:

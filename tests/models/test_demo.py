@@ -35,6 +35,7 @@ def test_same_bytes_in_another_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_runs_and_knows_nothing() -> None:
     model = load_model("demo")
     assert "knows nothing" in json.loads((demo_folder() / "config.json").read_text())["longeval_note"]
+    assert model.name == "demo (random weights, knows nothing)"
     assert model.provenance["model_type"] == "path_attn"
     assert (model.bos, model.trained_length) == (256, None)
     ids = model.tokenizer("The quick brown fox jumps over the lazy dog. " * 20)["input_ids"]
