@@ -14,7 +14,8 @@ from longeval.types import Generation, TokenScores
 class Model(Protocol):
     """A loaded checkpoint. Attributes:
 
-    `name`: what the user asked for, as runs and tables show it. `tokenizer`: a transformers tokenizer, or None for a folder without one.
+    `name`: what the user asked for, as runs and tables show it.
+    `tokenizer`: a transformers tokenizer, or None for a folder without one.
     `trained_length`: trained window in tokens, or None when the checkpoint does not say; recorded, never a limit.
     `bos`: the id that stands once in front of every input, or None.
     `provenance`: JSON-able facts that decide the numbers (backend, dtype, device, checkpoint hash, kernels, versions).

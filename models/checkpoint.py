@@ -34,7 +34,11 @@ _HUB_TEXT = ["*.json", "*.model", "*.txt", "*.jinja"]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model on this machine. `name`: as runs and tables call it. `gguf`: name of the GGUF file in `folder`, for those. `hub`: the id it came from."""
+    """A model on this machine.
+
+    `name`: as runs and tables call it. `gguf`: name of the GGUF file in `folder`, for those. `hub`: the id where it
+    came from.
+    """
 
     name: str
     folder: Path

@@ -80,7 +80,7 @@ def test_a_file_that_is_no_model(fox: Path) -> None:
 
 def test_broken_configs(fox: Path) -> None:
     (fox / "config.json").write_text("{")
-    assert "config.json is not readable JSON" in error(fox)
+    assert "config.json: not valid JSON" in error(fox)
     (fox / "config.json").write_text("[]")
     assert "has no model_type" in error(fox)
     (fox / "config.json").write_text(json.dumps({"hidden_size": 3}))
