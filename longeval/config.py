@@ -68,7 +68,7 @@ class RunConfig:
 
 def parse_length(text: str) -> int:
     """`4k` and `4K` are 4096, `1m` is 1048576, `1000` is itself; `0k` is BABILONG's length without noise."""
-    match = re.fullmatch(r"(\d+)([kKmM]?)", text.strip())
+    match = re.fullmatch(r"(\d{1,12})([kKmM]?)", text.strip())
     if not match:
         raise UserError(f"length {text!r} is not understood: write 4096 or 4k (= 4096)")
     return int(match[1]) * {"": 1, "k": 1024, "m": 1024**2}[match[2].lower()]
@@ -78,3 +78,13 @@ def split_list(values: Sequence[str]) -> tuple[str, ...]:
     """Comma-separated and repeated options as one tuple, order kept, doubles dropped."""
     items = (item.strip() for value in values for item in value.split(","))
     return tuple(dict.fromkeys(item for item in items if item))
+
+
+def parse_lengths(values: Sequence[str] | None) -> tuple[int, ...]:
+    """`--lengths` as given; None means the tasks' own lengths, an empty list is an error."""
+    if values is None:
+        return ()
+    lengths = tuple(parse_length(length) for length in split_list(values))
+    if not lengths:
+        raise UserError("--lengths names no length: write for example --lengths 4k,8k")
+    return lengths

@@ -60,7 +60,7 @@ def info(plan: Plan, model: Model) -> dict[str, Any]:
     """Provenance and what tables need; none of it changes a number."""
     suites = dict.fromkeys(task.suite for task in plan.tasks)
     return {
-        "model": model.name,
+        "model": display_name(model.name),
         "trained_length": plan.config.trained_length or model.trained_length,
         "provenance": model.provenance,
         "suites": [suite_info(name, plan.tasks, plan.cells) for name in suites],
@@ -83,6 +83,11 @@ def info(plan: Plan, model: Model) -> dict[str, Any]:
         "platform": platform.platform(),
         "packages": package_versions(),
     }
+
+
+def display_name(model: str) -> str:
+    """What tables call a model: the last part of a path, a hub id as it is."""
+    return Path(model).name if Path(model).exists() else model
 
 
 def _git_revision() -> str | None:

@@ -119,6 +119,8 @@ def _plan_cell(task: Task, length: int, config: RunConfig, tokenizer: Any, chat:
         samples = cell_samples(task, length, count, config, tokenizer, chat)
     except DoesNotFit as small:
         return Cell(task, length, count, smallest=small.smallest)
+    if not samples:
+        raise UserError(f"{task.name} at {task.length_label(length)} has no samples; look at its data")
     prompts = [len(sample.ids) for sample in samples]
     limit = config.options.max_length
     if limit is not None and max(prompts) > limit and not task.truncates:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import jsonlines
 
 from longeval.errors import UserError
+from longeval.jsontext import parse_json
 from longeval.results.tables import PredictionScore
 from longeval.tasks import Sample, Task, get_task
 
@@ -44,18 +44,13 @@ def score_file(file: Path, out: Path | None = None) -> list[PredictionScore]:
 
 def _read(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
-        lines = file.read_text(encoding="utf-8").split("\n")
+        lines = file.read_bytes().split(b"\n")
     except OSError as error:
         raise UserError(f"cannot read {file} ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{file} is not UTF-8 text ({error.reason} at byte {error.start})") from error
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{file} line {number}: not valid JSON ({error.msg})") from error
+        record = parse_json(line, f"{file} line {number}")
         if not isinstance(record, dict):
             raise UserError(f"{file} line {number}: a row must be a JSON object")
         yield number, record
@@ -69,7 +64,7 @@ def _score(record: dict[str, Any], tasks: dict[str, Task]) -> tuple[PredictionSc
         raise UserError("task and prediction must be strings")
     if not isinstance(references, list) or not all(isinstance(reference, str) for reference in references):
         raise UserError('references must be a list of strings, for example ["1234567"]')
-    if not references:
+    if not any(references):
         raise UserError("references is empty: there is nothing to score against")
     task = tasks.setdefault(name, get_task(name))
     length = _length(record.get("length"), task)

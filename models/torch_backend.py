@@ -110,6 +110,8 @@ def pick_device(device: str) -> torch.device:
         picked = torch.device(device)
     except RuntimeError as error:
         raise UserError(f"device {device!r} is not known; use auto, cpu, cuda or cuda:N") from error
+    if picked.type not in ("cpu", "cuda", "mps", "xpu"):
+        raise UserError(f"device {device!r} computes nothing here; use auto, cpu, cuda or cuda:N")
     if picked.type == "cuda" and (picked.index or 0) >= torch.cuda.device_count():
         raise UserError(f"device {device!r} is not here: PyTorch sees {torch.cuda.device_count()} CUDA devices")
     return picked

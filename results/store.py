@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from longeval.errors import UserError
+from longeval.jsontext import parse_json
 
 FORMAT = 1
 
@@ -61,17 +62,46 @@ class Row:
 
 _FIELDS = {f.name for f in fields(Row)}
 _REQUIRED = {"id", "task", "length", "prompt_tokens"}
+_TEXT, _WHOLE, _NUMBER, _NONE = (str,), (int,), (int, float), (type(None),)
+_KINDS: dict[str, tuple[type, ...]] = {
+    "id": _TEXT,
+    "task": _TEXT,
+    "length": _WHOLE,
+    "prompt_tokens": _WHOLE,
+    "new_tokens": _WHOLE,
+    "prediction": _TEXT + _NONE,
+    "references": (list,),
+    "score": _NUMBER + _NONE,
+    "scores": (dict,),
+    "finish_reason": _TEXT + _NONE,
+    "error": _TEXT + _NONE,
+    "seconds": _NUMBER,
+    "truncated": (bool,),
+    "prompt_tail": _TEXT,
+    "meta": (dict,),
+}
 
 
-def _parse_row(line: str, where: str) -> Row:
-    try:
-        record = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{where}: not valid JSON ({error.msg}); remove the line or choose another --out") from error
+def _parse_row(line: bytes, where: str) -> Row:
+    record = parse_json(line, where)
     missing = _REQUIRED - record.keys() if isinstance(record, dict) else _REQUIRED
     if missing:
         raise UserError(f"{where}: not a longeval row, it lacks {', '.join(sorted(missing))}; choose another --out")
+    wrong = [name for name, kind in _KINDS.items() if name in record and not _is(record[name], kind)]
+    if wrong or not _numbers(record.get("scores", {})):
+        raise UserError(
+            f"{where}: not a longeval row (wrong type: {', '.join(wrong or ['scores'])}); choose another --out"
+        )
     return Row(**{key: value for key, value in record.items() if key in _FIELDS})
+
+
+def _is(value: Any, kinds: tuple[type, ...]) -> bool:
+    return isinstance(value, kinds) and not (isinstance(value, bool) and bool not in kinds)
+
+
+def _numbers(scores: dict[str, Any]) -> bool:
+    """Whether every score is a number that a mean can be taken of, or none at all (NaN)."""
+    return all(_is(score, (int, float)) and not abs(score) > 1e100 for score in scores.values())
 
 
 class RunFolder:
@@ -83,11 +113,13 @@ class RunFolder:
         if not manifest.is_file():
             raise UserError(f"{path} is not a run folder: it has no manifest.json")
         try:
-            self.manifest: dict[str, Any] = json.loads(manifest.read_text())
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise UserError(f"{manifest} cannot be read ({error}); choose another run") from error
+            self.manifest: dict[str, Any] = parse_json(manifest.read_bytes(), str(manifest))
+        except OSError as error:
+            raise UserError(f"{manifest} cannot be read ({error.strerror}); choose another run") from error
         if not isinstance(self.manifest, dict) or self.manifest.get("format") != FORMAT:
             raise UserError(f"{manifest} is not of run format {FORMAT}, which this version reads")
+        if not all(isinstance(self.manifest.get(part), dict) for part in ("decides", "info")):
+            raise UserError(f"{manifest} lacks its parts decides and info; choose another run")
 
     def rows(self) -> dict[str, Row]:
         """The last row of every finished sample, by sample id. A torn last line is ignored."""
@@ -97,10 +129,18 @@ class RunFolder:
         path = self.path / "samples.jsonl"
         if not path.is_file():
             return
+        cells = self.manifest["info"].get("cells")
+        planned = None if cells is None else {(cell["task"], cell["length"]) for cell in cells}
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if line.endswith(b"\n"):
-                    yield _parse_row(line.decode(errors="replace"), f"{path} line {number}")
+                    where = f"{path} line {number}"
+                    row = _parse_row(line, where)
+                    if planned is not None and (row.task, row.length) not in planned:
+                        raise UserError(
+                            f"{where}: {row.task} at {row.length} is no part of this run; choose another --out"
+                        )
+                    yield row
 
     def nll_path(self, sample_id: str) -> Path:
         """Where the per-token losses of a logprob sample are."""
@@ -108,7 +148,15 @@ class RunFolder:
 
     def nll(self, sample_id: str) -> npt.NDArray[np.float32]:
         """float32 [tokens]: negative log-likelihood of every scored token."""
-        array: npt.NDArray[np.float32] = np.load(self.nll_path(sample_id))
+        path = self.nll_path(sample_id)
+        try:
+            array: npt.NDArray[np.float32] = np.load(path)
+        except (OSError, EOFError, ValueError) as error:
+            raise UserError(
+                f"{path} cannot be read ({error}); remove its row in samples.jsonl, run again"
+            ) from error
+        if array.ndim != 1:
+            raise UserError(f"{path} is no list of losses; remove its row in samples.jsonl, run again")
         return array
 
 

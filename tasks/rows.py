@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from longeval.errors import UserError
+from longeval.jsontext import parse_json
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,16 @@ class DataRow:
         value = self.record[name]
         if not isinstance(value, kind) or isinstance(value, bool):
             raise UserError(f"{self.where}: the field {name!r} must be {kind.__name__}, not {type(value).__name__}")
+        if isinstance(value, str):
+            self._check_text(name, value)
         return value
+
+    def _check_text(self, name: str, text: str) -> None:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            place = f"character {error.start} of {name!r}"
+            raise UserError(f"{self.where}: unpaired surrogate at {place}; mend the line") from error
 
 
 def json_lines(lines: Iterable[bytes], name: str) -> Iterator[DataRow]:
@@ -34,26 +43,16 @@ def json_lines(lines: Iterable[bytes], name: str) -> Iterator[DataRow]:
     for number, line in enumerate(lines, start=1):
         if line.strip():
             where = f"{name} line {number}"
-            yield DataRow(where, _object(_parse(line, where), where))
+            yield DataRow(where, _object(parse_json(line, where), where))
 
 
 def json_array(content: bytes, name: str) -> Iterator[DataRow]:
     """The rows of a JSON file that is one array of objects; they are called by their number, from 1."""
-    records = _parse(content, name)
+    records = parse_json(content, name)
     if not isinstance(records, list):
         raise UserError(f"{name}: must be a JSON array of objects, not {type(records).__name__}")
     for number, record in enumerate(records, start=1):
         yield DataRow(f"{name} row {number}", _object(record, f"{name} row {number}"))
-
-
-def _parse(content: bytes, where: str) -> Any:
-    try:
-        return json.loads(content.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise UserError(f"{where}: not UTF-8 (byte {error.start}); convert the file to UTF-8") from error
-    except json.JSONDecodeError as error:
-        place = f"line {error.lineno} column {error.colno}" if error.lineno > 1 else f"column {error.colno}"
-        raise UserError(f"{where}: not valid JSON ({error.msg}, {place}); mend the file or fetch it again") from error
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:

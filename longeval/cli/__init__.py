@@ -32,7 +32,9 @@ def main(argv: list[str] | None = None) -> None:
         errors.print(f"error: {error}", style="red", markup=False, highlight=False)
         status = 2
     except TyperException as error:
-        errors.print(f"error: {error.format_message()}", style="red", markup=False, highlight=False)
+        if not (message := error.format_message()):  # a group without a command has shown its help instead
+            sys.exit(2)
+        errors.print(f"error: {message}", style="red", markup=False, highlight=False)
         status = 2
     except (KeyboardInterrupt, typer.Abort):
         errors.print("interrupted; the same command again resumes", style="yellow")

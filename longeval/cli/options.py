@@ -20,7 +20,7 @@ LengthsOption = Annotated[
     list[str] | None, typer.Option("--lengths", help="Lengths as 4096 or 4k (= 4096), comma-separated.")
 ]
 ChatOption = Annotated[str, typer.Option("--chat", help="Chat template: auto (when the tokenizer has one), on, off.")]
-SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the samples.")]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of the samples.")]
 VllmOption = Annotated[
     list[str] | None,
     typer.Option("--vllm", help="Engine argument KEY=VALUE of the vllm backend, such as max_num_seqs=64; repeatable."),

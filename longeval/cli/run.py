@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from longeval.cli.options import ChatOption, LengthsOption, ModelOption, SeedOption, VllmOption, with_task_options
-from longeval.config import RunConfig, parse_length, split_list
+from longeval.config import RunConfig, parse_lengths, split_list
 from longeval.evaluate import dry_run, run
 from longeval.tasks.base import TaskOptions
 
@@ -48,7 +48,7 @@ def command(
         model=model,
         suites=split_list(suite),
         tasks=split_list(tasks or []),
-        lengths=tuple(parse_length(length) for length in split_list(lengths or [])),
+        lengths=parse_lengths(lengths),
         limit=limit,
         seed=seed,
         backend=backend,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +75,8 @@ def source_file(dataset: str, data_dir: Path | None) -> Path:
 def read_rows(dataset: str, data_dir: Path | None) -> list[Row]:
     """All rows of the dataset, in file order. UserError naming file and line for bad data."""
     file = source_file(dataset, data_dir)
+    if not file.is_file():
+        raise UserError(f"{file} is no file; put LongBench's files there")
     if file.suffix == ".jsonl":
         with file.open("rb") as lines:
             rows = [_row(row, dataset) for row in json_lines(lines, str(file))]
@@ -92,7 +95,7 @@ def _zipped(archive: Path, filename: str) -> Iterator[DataRow]:
                 raise UserError(f"{archive} holds no {filename}; fetch LongBench's data.zip again")
             with content.open(member) as lines:
                 yield from json_lines(lines, f"{archive}:{member}")
-    except zipfile.BadZipFile as error:
+    except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError) as error:  # broken, encrypted, unknown
         raise UserError(f"{archive}: not a readable zip file ({error}); fetch LongBench's data.zip again") from error
 
 

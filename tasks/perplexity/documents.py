@@ -44,7 +44,8 @@ class Document:
 
 def text_files(path: Path) -> list[Path]:
     """The `.txt` and `.jsonl` files of a folder in path order, or the one file that `path` is."""
-    files = [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.suffix in (".txt", ".jsonl"))
+    inside = sorted(file for file in path.rglob("*") if file.is_file() and file.suffix in (".txt", ".jsonl"))
+    files = [path] if path.is_file() else inside
     if not files or any(file.suffix not in (".txt", ".jsonl") for file in files):
         raise UserError(f"{path}: no .txt or .jsonl file; a corpus is one of those or a folder of them")
     return files
@@ -84,12 +85,6 @@ def _text(row: DataRow) -> str:
     text: str = row.get("text", str)
     if not text.strip():
         raise UserError(f"{row.where}: empty document; remove the line")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise UserError(
-            f"{row.where}: unpaired surrogate at character {error.start} of `text`; mend the line"
-        ) from error
     return text
 
 

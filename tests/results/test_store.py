@@ -1,6 +1,7 @@
 """The run folder: nothing lost, nothing doubled, nobody else's data overwritten."""
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -100,8 +101,40 @@ def test_unwritable_folder(tmp_path):
         create_or_resume(tmp_path / "file" / "run", DECIDES, {})
 
 
-@pytest.mark.parametrize("manifest", ["{", "[]", json.dumps({"format": 99})])
+@pytest.mark.parametrize(
+    "manifest", ["{", "[]", json.dumps({"format": 99}), json.dumps({"format": 1, "info": None}), "[" * 100_000]
+)
 def test_broken_manifest(tmp_path, manifest):
     (tmp_path / "manifest.json").write_text(manifest)
     with pytest.raises(UserError, match=r"manifest\.json"):
         RunFolder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("id", 1), ("length", "4k"), ("score", "1"), ("scores", {"recall": "x"}), ("meta", []), ("references", "a")],
+)
+def test_a_row_of_wrong_types_is_named(tmp_path, field, value):
+    create_or_resume(tmp_path, DECIDES, {}).close()
+    (tmp_path / "samples.jsonl").write_text(json.dumps({**asdict(row(0)), field: value}) + "\n")
+    with pytest.raises(UserError, match=rf"samples\.jsonl line 1: not a longeval row \(wrong type: {field}\)"):
+        RunFolder(tmp_path).rows()
+
+
+def test_a_row_of_another_run_is_named(tmp_path):
+    info = {"cells": [{"task": "ruler/vt", "length": 8192}]}
+    with create_or_resume(tmp_path, DECIDES, info) as folder:
+        folder.append(row(0))
+    with pytest.raises(UserError, match="ruler/vt at 4096 is no part of this run"):
+        RunFolder(tmp_path).rows()
+
+
+@pytest.mark.parametrize("content", [None, b"", b"nonsense"])
+def test_losses_that_are_gone_or_broken(tmp_path, content):
+    with create_or_resume(tmp_path, DECIDES, {}) as folder:
+        folder.append(row(0), np.zeros(2, np.float32))
+        folder.nll_path(row(0).id).unlink()
+        if content is not None:
+            folder.nll_path(row(0).id).write_bytes(content)
+        with pytest.raises(UserError, match="remove its row"):
+            folder.nll(row(0).id)
