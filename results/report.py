@@ -123,7 +123,10 @@ def summary_grid(suites: Sequence[Mapping[str, Any]], grids: Sequence[Grid]) -> 
     full = {key: entries + [Entry()] * (len(columns) - len(entries)) for key, entries in lines.items()}
     measured = [Line((label,), entries) for (label, style), entries in full.items() if style == "average"]
     published = [Line((label,), entries, style) for (label, style), entries in full.items() if style == "published"]
-    return Grid("Suite averages", ("checkpoint",), columns, [group for group in (measured, published) if group])
+    notes = [
+        "95 % intervals · * beyond a trained window · ▲ ▼ better or worse than the base, as tested in the suite's table"
+    ]
+    return Grid("Suite averages", ("checkpoint",), columns, [group for group in (measured, published) if group], notes)
 
 
 def _runs_grid(comparison: Comparison) -> Grid:
