@@ -100,8 +100,8 @@ def _is(value: Any, kinds: tuple[type, ...]) -> bool:
 
 
 def _numbers(scores: dict[str, Any]) -> bool:
-    """Whether every score is a number that a mean can be taken of, or none at all (NaN)."""
-    return all(_is(score, (int, float)) and not abs(score) > 1e100 for score in scores.values())
+    """Whether every score is a number: one that a mean can be taken of, or an infinity or NaN, which count as failed."""
+    return all(_is(score, _NUMBER) and not 1e100 < abs(score) < math.inf for score in scores.values())
 
 
 class RunFolder:
