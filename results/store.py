@@ -100,7 +100,7 @@ def _is(value: Any, kinds: tuple[type, ...]) -> bool:
 
 
 def _numbers(scores: dict[str, Any]) -> bool:
-    """Whether every score is a number: one that a mean can be taken of, or an infinity or NaN, which count as failed."""
+    """Whether every score is a number: one that a mean can be taken of, or infinity or NaN, which count as failed."""
     return all(_is(score, _NUMBER) and not 1e100 < abs(score) < math.inf for score in scores.values())
 
 
