@@ -165,9 +165,7 @@ def attend_pages(
 
 
 @triton.jit(do_not_specialize=SIZES)
-def merge(
-    part_o, part_lse, out, out_t, out_h, lengths, parts, HQ: tl.constexpr, D: tl.constexpr, PARTS: tl.constexpr
-):
+def merge(part_o, part_lse, out, out_t, out_h, lengths, parts, HQ: tl.constexpr, D: tl.constexpr, PARTS: tl.constexpr):
     """One sequence and query head: out = sum of parts, weighted by 2^lse; zero for a sequence of length 0."""
     seq = tl.program_id(0)
     hq = tl.program_id(1)

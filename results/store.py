@@ -152,9 +152,7 @@ class RunFolder:
         try:
             array: npt.NDArray[np.float32] = np.load(path)
         except (OSError, EOFError, ValueError) as error:
-            raise UserError(
-                f"{path} cannot be read ({error}); remove its row in samples.jsonl, run again"
-            ) from error
+            raise UserError(f"{path} cannot be read ({error}); remove its row in samples.jsonl, run again") from error
         if array.ndim != 1:
             raise UserError(f"{path} is no list of losses; remove its row in samples.jsonl, run again")
         return array
