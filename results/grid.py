@@ -46,23 +46,24 @@ class Line:
     entries: list[Entry]
     style: str = ""
 
-    def fresh_labels(self, above: tuple[str, ...]) -> list[str]:
-        """The labels, without the leading ones that the line above has too."""
-        same = 0
-        while same < len(above) - 1 and self.labels[same] == above[same]:
-            same += 1
-        return ["", *[""] * (same - 1), *self.labels[same:]] if same else list(self.labels)
-
 
 @dataclass(frozen=True)
 class Grid:
-    """`stubs` name the label columns. `groups` are separated by rules. `notes` stand below the table."""
+    """`stubs` name the label columns, of which the first `merged` show a label once for lines below each other that
+    share it. `groups` are separated by rules. `notes` stand below the table."""
 
     title: str
     stubs: tuple[str, ...]
     columns: list[str]
     groups: list[list[Line]]
     notes: list[str] = field(default_factory=list)
+    merged: int = 0
+
+    def shown_labels(self, line: Line, above: Line | None) -> list[str]:
+        """A line's labels as they are shown below the line `above`."""
+        labels = line.labels
+        known = above.labels if above else ()
+        return ["" if i < self.merged and known[: i + 1] == labels[: i + 1] else labels[i] for i in range(len(labels))]
 
     @property
     def lines(self) -> Iterator[Line]:
@@ -73,6 +74,8 @@ class Grid:
         """The table in as many blocks of columns as the width needs, then its notes."""
         yield Text(self.title, style="bold")
         for start, stop in self._blocks(options.max_width):
+            if start:
+                yield Text()
             yield self._block(start, stop)
         yield Text("\n".join(self.notes) + "\n", style="dim")
 
@@ -99,14 +102,14 @@ class Grid:
             table.add_column(column, justify="right")
         for group in self.groups:
             table.add_section()
-            above: tuple[str, ...] = ()
+            above: Line | None = None
             for line in group:
                 entries = line.entries[start:stop]
                 if any(entry.plain for entry in entries):
                     style = _LINE_STYLES.get(line.style, "")
-                    labels = [Text(label, style=style) for label in line.fresh_labels(above)]
+                    labels = [Text(label, style=style) for label in self.shown_labels(line, above)]
                     table.add_row(*labels, *(_rich_entry(entry, style) for entry in entries))
-                    above = line.labels
+                    above = line
         return table
 
 

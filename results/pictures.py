@@ -53,7 +53,7 @@ def score_curves(
 
 def heatmap(grid: DepthGrid, labels: Mapping[int, str], title: str) -> Table:
     """Mean scores × 100 by depth (lines) and length (columns); a blank field has no sample."""
-    table = Table(title=title, title_justify="left", title_style="", box=None, padding=(0, 0), pad_edge=False)
+    table = Table(title=title, title_justify="left", title_style="", box=None, padding=0, min_width=len(title))
     table.add_column("", justify="right", style="dim", no_wrap=True)
     for length in grid.lengths:
         table.add_column(f"{labels[length]} ", justify="right", header_style="dim", no_wrap=True)

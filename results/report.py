@@ -163,11 +163,11 @@ def html_table(grid: Grid) -> str:
     bodies = []
     for group in grid.groups:
         rows = []
-        above: tuple[str, ...] = ()
+        above: Line | None = None
         for line in group:
-            labels = "".join(f"<th>{escape(label)}</th>" for label in line.fresh_labels(above))
+            labels = "".join(f"<th>{escape(label)}</th>" for label in grid.shown_labels(line, above))
             rows.append(f'<tr class="{line.style}">{labels}{"".join(map(_html_entry, line.entries))}</tr>')
-            above = line.labels
+            above = line
         bodies.append(f"<tbody>{''.join(rows)}</tbody>")
     notes = "".join(f"<li>{escape(note)}</li>" for note in grid.notes)
     table = f"<table><thead><tr>{head}</tr></thead>{''.join(bodies)}</table>"

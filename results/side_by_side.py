@@ -58,6 +58,7 @@ def _suite_grid(comparison: Comparison, suite: Mapping[str, Any], detect: float 
         columns=list(labels.values()),
         groups=groups,
         notes=_notes(comparison, suite, detect),
+        merged=1,
     )
 
 

@@ -33,10 +33,12 @@ def as_markdown(grids: Sequence[Grid]) -> str:
 
 def _markdown_grid(grid: Grid) -> str:
     rows = [[*grid.stubs, *grid.columns], [*["---"] * len(grid.stubs), *["---:"] * len(grid.columns)]]
-    above: tuple[str, ...] = ()
+    above: Line | None = None
     for line in grid.lines:
-        rows.append([*_markdown_labels(line, above), *(_markdown_entry(entry) for entry in line.entries)])
-        above = line.labels
+        labels = [_markdown_text(label) for label in grid.shown_labels(line, above)]
+        labels = [f"*{label}*" if line.style and label else label for label in labels]
+        rows.append([*labels, *(_markdown_entry(entry) for entry in line.entries)])
+        above = line
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     notes = "".join(f"- {_markdown_text(note)}\n" for note in grid.notes)
     return f"## {_markdown_text(grid.title)}\n\n{table}\n\n{notes}"
@@ -46,11 +48,6 @@ def _markdown_text(text: str) -> str:
     for character in "\\|*_`<":
         text = text.replace(character, "\\" + character)
     return text
-
-
-def _markdown_labels(line: Line, above: tuple[str, ...]) -> list[str]:
-    labels = [_markdown_text(label) for label in line.fresh_labels(above)]
-    return [f"*{label}*" if line.style and label else label for label in labels]
 
 
 def _markdown_entry(entry: Entry) -> str:
@@ -74,12 +71,12 @@ def _latex_grid(grid: Grid) -> str:
     ]
     for group in grid.groups:
         lines.append(r"\midrule")
-        above: tuple[str, ...] = ()
+        above: Line | None = None
         for line in group:
-            labels = [_latex_text(label) for label in line.fresh_labels(above)]
+            labels = [_latex_text(label) for label in grid.shown_labels(line, above)]
             labels = [rf"\emph{{{label}}}" if line.style and label else label for label in labels]
             lines.append(_latex_row([*labels, *(_latex_entry(entry) for entry in line.entries)]))
-            above = line.labels
+            above = line
     notes = r" \\ ".join(_latex_text(note) for note in grid.notes)
     below = rf"\par\smallskip\parbox{{\linewidth}}{{\footnotesize {notes}}}"
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", below, r"\end{table}", ""])
