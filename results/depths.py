@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from longeval.errors import UserError
 from longeval.results.aggregate import counted_score
 from longeval.results.store import Row
 
@@ -40,7 +41,7 @@ def depth_grids(by_cell: Mapping[tuple[str, int], Sequence[Row]]) -> dict[str, D
     """The grid of every task whose samples have depths."""
     tasks: dict[str, dict[int, list[Row]]] = {}
     for (task, length), rows in sorted(by_cell.items(), key=lambda item: item[0][1]):
-        if positional := [row for row in rows if row.meta.get("depths")]:
+        if positional := [row for row in rows if _depths(row)]:
             tasks.setdefault(task, {})[length] = positional
     return {task: _grid(by_length) for task, by_length in tasks.items()}
 
@@ -51,9 +52,18 @@ def _grid(by_length: Mapping[int, Sequence[Row]]) -> DepthGrid:
     for length, rows in by_length.items():
         sums, counts[length] = [0.0] * BINS, [0] * BINS
         for row in rows:
-            for depth in row.meta["depths"]:
+            for depth in _depths(row):
                 index = min(BINS - 1, int(depth * BINS // 100))
                 sums[index] += counted_score(row, bounded=True) or 0.0
                 counts[length][index] += 1
         means[length] = [total / n if n else None for total, n in zip(sums, counts[length], strict=True)]
-    return DepthGrid(means, counts, any(len(row.meta["depths"]) > 1 for rows in by_length.values() for row in rows))
+    return DepthGrid(means, counts, any(len(_depths(row)) > 1 for rows in by_length.values() for row in rows))
+
+
+def _depths(row: Row) -> list[float]:
+    depths = row.meta.get("depths", [])
+    if not isinstance(depths, list) or not all(isinstance(d, int | float) and 0 <= d <= 100 for d in depths):
+        raise UserError(
+            f"sample {row.id}: its depths are no list of percents; remove its row in samples.jsonl, run again"
+        )
+    return depths

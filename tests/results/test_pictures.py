@@ -2,9 +2,11 @@
 
 import io
 
+import pytest
 from rich.console import Console
 from run_folders import build_run
 
+from longeval.errors import UserError
 from longeval.results.aggregate import rows_by_cell
 from longeval.results.depths import depth_grids, depth_label
 from longeval.results.pictures import heatmap, score_curves
@@ -32,6 +34,12 @@ def test_depth_grid_by_hand():
     assert grid.several
     assert depth_label(9) == "90–100"
     assert depth_grids(rows_by_cell([row(0, 1.0, [])])) == {}
+
+
+@pytest.mark.parametrize("depths", ["40", ["40"], [140.0], [float("nan")]])
+def test_depths_that_are_none_are_named(depths):
+    with pytest.raises(UserError, match="sample s/t/1024/0/0: its depths are no list of percents"):
+        depth_grids(rows_by_cell([row(0, 1.0, depths)]))
 
 
 def test_heatmap_has_a_number_in_every_field():
