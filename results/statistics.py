@@ -139,11 +139,11 @@ def effective_interval(p: float, error: float | None, size: float, freedom: floa
 
 
 def student_interval(value: float, error: float | None, freedom: float | None) -> tuple[float | None, float | None]:
-    """95 % interval by Student's t; none without a standard error."""
+    """95 % interval of a mean loss by Student's t, from 0 up; none without a standard error."""
     if error is None or freedom is None:
         return None, None
     half = student_quantile(freedom) * error
-    return value - half, value + half
+    return max(0.0, value - half), value + half
 
 
 @functools.cache

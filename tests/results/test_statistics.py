@@ -107,6 +107,10 @@ def test_losses_have_students_interval():
     assert mean.standard_error == pytest.approx(stats.sem(losses))
 
 
+def test_losses_are_not_negative():
+    assert Mean.of([1.5, 2.4], bounded=False).low == 0.0
+
+
 def test_standard_error_of_strata():
     tasks = [[1.0, 0.0, 1.0], [0.25, 0.5], [0.0, 0.0, 1.0, 1.0]]
     mean = Mean.over([Mean.of(values) for values in tasks])
