@@ -48,7 +48,8 @@ class PagedAttention:
         B, T = q.shape[:2]
         real = torch.arange(T, device=q.device) < new[:, None]
         w, beta = (None, None) if path is None else path
-        packed = New(*(None if x is None else x[real].contiguous() for x in (q, k, v, w, beta, log_f)))
+        gates = (None if x is None else x[real].contiguous() for x in (w, beta, log_f))
+        packed = New(q[real].contiguous(), k[real].contiguous(), v[real].contiguous(), *gates)
         tokens = packed.q.shape[0]
         starts = torch.nn.functional.pad(new.cumsum(0), (1, 0)).int()
         out = torch.zeros_like(q)

@@ -152,9 +152,10 @@ class PlainTransformers:
         where = pick_device(device)
         kind = pick_dtype(dtype, checkpoint.config, where)
         try:
-            self.model = AutoModelForCausalLM.from_pretrained(
+            model: Any = AutoModelForCausalLM.from_pretrained(
                 checkpoint.folder, gguf_file=checkpoint.gguf, dtype=kind, local_files_only=True
-            ).to(where)
+            )
+            self.model = model.to(where)
         except Exception as error:  # it raises many kinds; any of them means that transformers cannot
             raise LeftOut(one_line(error)) from error
 

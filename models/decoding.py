@@ -86,7 +86,7 @@ def generate(
     one prompt). When memory runs out, what is unfinished is tried again in batches of half the size; MemoryError if
     one prompt alone does not fit.
     """
-    ending = _Ending(tokenizer, limits)
+    ending = Ending(tokenizer, limits)
     waiting = deque(sorted(range(len(prompts)), key=lambda index: -len(prompts[index])))
     largest = len(prompts)
     while waiting:
@@ -119,7 +119,7 @@ def _out_of_memory(error: BaseException) -> bool:
 
 
 def _decode_batch(
-    runner: Runner, ending: _Ending, prompts: Sequence[Sequence[int]], limits: Limits
+    runner: Runner, ending: Ending, prompts: Sequence[Sequence[int]], limits: Limits
 ) -> Iterator[Generation]:
     """Generations of one batch; `index` is the prompt's place in it."""
     batch, logits = runner.prefill(prompts, limits.max_new_tokens)
@@ -145,7 +145,7 @@ def _decode_batch(
         logits = batch.step([tokens[place] for place in going])
 
 
-class _Ending:
+class Ending:
     """Decides whether a continuation ends here, and turns it into text."""
 
     def __init__(self, tokenizer: Any, limits: Limits) -> None:

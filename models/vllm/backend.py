@@ -17,7 +17,7 @@ import transformers
 
 from longeval.errors import UserError
 from longeval.models.checkpoint import Checkpoint
-from longeval.models.decoding import Limits, _StopStrings
+from longeval.models.decoding import Ending, Limits
 from longeval.models.torch_backend import default_bos, pick_dtype
 from longeval.models.vllm import engine as engines
 from longeval.models.vllm.options import default_options, parse_options, window_overrides
@@ -58,13 +58,13 @@ class VllmModel:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        strings = _StopStrings(self.tokenizer, limits)
+        ending = Ending(self.tokenizer, limits)
         params = SamplingParams(
             temperature=0,
             max_tokens=limits.max_new_tokens,
             min_tokens=limits.min_new_tokens,
             ignore_eos=True,  # what ends a text is named here, the same in every backend
-            stop_token_ids=strings.forbidden_early,
+            stop_token_ids=ending.forbidden_early,
             stop=list(limits.stop),
             detokenize=bool(limits.stop),
             output_kind=RequestOutputKind.FINAL_ONLY,
@@ -74,7 +74,7 @@ class VllmModel:
             if continuation.finish_reason not in ("stop", "length"):
                 raise RuntimeError(f"vLLM ended a request with {continuation.finish_reason!r}")
             ids = list(continuation.token_ids)
-            reason, text = strings.check(ids)
+            reason, text = ending.check(ids)
             yield Generation(index, tuple(ids), text, reason or "length")
 
     def logprobs(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:

@@ -100,6 +100,6 @@ def read_checkpoint(
     shapes = Weights(folder).shapes if any((folder / name).is_file() for name in WEIGHT_FILES) else implied_shapes(keys)
     arch, names = read_architecture(keys, shapes, f"{model}/config.json")
     targets: dict[str, list[Target]] = {}
-    for parameter, source in find_sources(shapes, names, arch.tied).items():
+    for parameter, source in find_sources(shapes, names, arch).items():
         targets.setdefault(source.name, []).append((parameter, slice(*source.rows) if source.rows else slice(None)))
     return arch, targets

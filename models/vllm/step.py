@@ -61,8 +61,11 @@ class Packed:
 class Step(Protocol):
     """`count`: tokens that are real, the rest of every tensor is padding."""
 
-    count: int
-    tokens: TokenPlaces
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def tokens(self) -> TokenPlaces: ...
 
     def attend(self, pool: Pool, rule: ScoreRule, new: Packed, out: Tensor) -> None:
         """Appends `new` to the pages and writes their attention to `out`."""
@@ -147,7 +150,10 @@ class CudaStep:
         tokens = TokenPlaces.of(starts, held, table, slots, page_size)
         tokens = replace(
             tokens,
-            **{name: fixed.keep(name, getattr(tokens, name)) for name in ("sequence", "position", "fresh", "keep")},
+            sequence=fixed.keep("sequence", tokens.sequence),
+            position=fixed.keep("position", tokens.position),
+            fresh=fixed.keep("fresh", tokens.fresh),
+            keep=fixed.keep("keep", tokens.keep),
         )
         # A dummy run has plausible lengths but no slots; it must not write.
         live = slots[starts[:-1].long().clamp(max=count - 1)] >= 0
