@@ -8,9 +8,9 @@ times with a fixed seed and count the data itself (Phipson and Smyth 2010): no p
 the first kind keeps its level. All tests are two-sided; `holm` corrects the p-values of one table.
 
 The 95 % interval of a difference of scores in [0, 1] is Student's, after a pair in favour of each side is added to its
-variance (Bonett and Price 2012), so that two models that never differed do not get an interval of width 0; that of a
-difference of losses is plain Student's. The effect size is Cohen's d: the difference over the standard deviation of
-the paired differences (of the scores themselves where nothing is paired).
+variance (Bonett and Price 2012; without pairs Agresti and Caffo 2000), so that two models that never differed do not
+get an interval of width 0; that of a difference of losses is plain Student's. The effect size is Cohen's d: the
+difference over the standard deviation of the paired differences (of the scores themselves where nothing is paired).
 """
 
 from __future__ import annotations
@@ -52,13 +52,12 @@ class TwoRuns:
         return float(len(self.first)) if self.paired else 1 / (1 / len(self.first) + 1 / len(self.second))
 
     @property
-    def variance(self) -> float | None:
-        """Squared standard error of `value`; None when a side has one value only."""
-        if min(len(self.first), len(self.second)) < 2:
-            return None
-        if self.paired:
-            return float((self.second - self.first).var(ddof=1)) / len(self.first)
-        return float(self.first.var(ddof=1)) / len(self.first) + float(self.second.var(ddof=1)) / len(self.second)
+    def variances(self) -> list[tuple[float, int]]:
+        """Independent parts of the squared standard error, each with its degrees of freedom; none with one value."""
+        samples = [self.second - self.first] if self.paired else [self.first, self.second]
+        if min(len(sample) for sample in samples) < 2:
+            return []
+        return [(float(sample.var(ddof=1)) / len(sample), len(sample) - 1) for sample in samples]
 
     @property
     def binary(self) -> bool:
@@ -88,15 +87,13 @@ def difference(cells: Sequence[TwoRuns], bounded: bool = True) -> Difference:
     shares = [cell.weight / total for cell in cells]
     value = math.fsum(share * cell.value for share, cell in zip(shares, cells, strict=True))
     size = 1 / math.fsum(share**2 / cell.size for share, cell in zip(shares, cells, strict=True))
-    variances = [
-        share**2 * cell.variance for share, cell in zip(shares, cells, strict=True) if cell.variance is not None
-    ]
+    parts = [(share**2 * v, n) for share, cell in zip(shares, cells, strict=True) for v, n in cell.variances]
     error = low = high = effect = None
-    if len(variances) == len(cells):
-        error = math.sqrt(math.fsum(variances))
+    if all(cell.variances for cell in cells):
+        error = math.sqrt(math.fsum(variance for variance, _ in parts))
         effect = value / (error * math.sqrt(size)) if error else None
-        added = 2 / (size + 2) ** 2 if bounded else 0.0
-        half = student_quantile(_freedom(variances, cells)) * math.sqrt(error**2 + added)
+        added = _added_variance(cells, shares) if bounded else 0.0
+        half = student_quantile(_freedom(parts)) * math.sqrt(error**2 + added)
         low, high = value - half, value + half
         if bounded:
             low, high = max(-1.0, low), min(1.0, high)
@@ -110,11 +107,22 @@ def difference(cells: Sequence[TwoRuns], bounded: bool = True) -> Difference:
     return Difference(value, error, low, high, effect, p, pairs, test)
 
 
-def _freedom(variances: Sequence[float], cells: Sequence[TwoRuns]) -> float:
-    """Satterthwaite's degrees of freedom; the smaller side counts where nothing is paired."""
-    each = [min(len(cell.first), len(cell.second)) - 1 for cell in cells]
-    squares = math.fsum(variance**2 / freedom for variance, freedom in zip(variances, each, strict=True))
-    return math.fsum(variances) ** 2 / squares if squares else float(sum(each))
+def _added_variance(cells: Sequence[TwoRuns], shares: Sequence[float]) -> float:
+    """What a pair in favour of each side adds; without pairs, a 0 and a 1 on each side."""
+
+    def size(counts: Iterable[int]) -> float:
+        return 1 / math.fsum(share**2 / count for share, count in zip(shares, counts, strict=True))
+
+    first, second = size(len(cell.first) for cell in cells), size(len(cell.second) for cell in cells)
+    if all(cell.paired for cell in cells):
+        return 2 / (first + 2) ** 2
+    return 0.5 / (first + 2) ** 2 + 0.5 / (second + 2) ** 2
+
+
+def _freedom(parts: Sequence[tuple[float, int]]) -> float:
+    """Satterthwaite's degrees of freedom."""
+    squares = math.fsum(variance**2 / freedom for variance, freedom in parts)
+    return math.fsum(v for v, _ in parts) ** 2 / squares if squares else float(sum(n for _, n in parts))
 
 
 def mcnemar(first: Array, second: Array) -> float:

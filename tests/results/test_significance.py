@@ -87,6 +87,24 @@ def test_coverage_of_a_paired_difference(discordant, n):
     assert np.mean(covered) >= 0.93
 
 
+@pytest.mark.parametrize(("p", "q"), [(0.5, 0.5), (0.9, 0.7), (0.05, 0.3), (0.98, 0.98)])
+@pytest.mark.parametrize(("n", "m"), [(20, 20), (100, 40)])
+def test_coverage_of_a_difference_without_pairs(p, q, n, m):
+    rng = np.random.default_rng(5)
+    covered = []
+    for _ in range(400):
+        result = difference([pair(rng.random(n) < p, rng.random(m) < q, paired=False)])
+        covered.append(result.low <= q - p <= result.high)
+    assert np.mean(covered) >= 0.93
+
+
+def test_difference_of_losses_without_pairs_is_welchs():
+    first, second = [2.0, 2.5, 3.0, 2.2], [1.9, 2.6, 2.7]
+    result = difference([pair(first, second, paired=False)], bounded=False)
+    welch = stats.ttest_ind(second, first, equal_var=False).confidence_interval()
+    assert (result.low, result.high) == pytest.approx((welch.low, welch.high), abs=1e-6)
+
+
 @pytest.mark.parametrize("task", ["0/1", "quarters", "average", "unpaired"])
 def test_error_of_the_first_kind(task):
     """Two models that are equally good: at most 5 % of the tests may call them different."""
