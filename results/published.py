@@ -25,11 +25,11 @@ class PublishedScore:
 
 @dataclass(frozen=True)
 class Published:
-    """A published table: its `source` and what a reader has to know (`notes`)."""
+    """A published table: its `source` and what a reader has to know (`notes` by suite)."""
 
     name: str
     source: str
-    notes: list[str]
+    notes: dict[str, list[str]]
     scores: list[PublishedScore]
 
     def models(self, suite: str, row: str) -> list[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from html import escape
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from longeval.results.charts import curves, heatmap, losses, run_colours
@@ -136,7 +137,7 @@ def _runs_grid(comparison: Comparison) -> Grid:
         bad = sum(row.failed for row in run.rows.values())
         window = run.info.get("trained_length")
         values = (
-            run.info["model"],
+            Path(run.info["model"]).name,
             decides["model"].get("backend", ""),
             decides["model"].get("dtype", ""),
             f"{window:,}" if window else "unknown",

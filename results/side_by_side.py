@@ -208,9 +208,9 @@ def _with_best(column: Sequence[tuple[Entry, Mean]], percent: bool) -> list[Entr
 
 def _difference_entry(found: Difference, percent: bool) -> Entry:
     shown = number(found.value, percent)
-    effect = () if found.effect is None else (f"d={found.effect:.2f}",)
-    interval_of = interval(Mean(found.value, low=found.low, high=found.high), percent)
-    return Entry(shown if shown.startswith("-") else f"+{shown}", interval_of, effect)
+    around = interval(Mean(found.value, low=found.low, high=found.high), percent)
+    effect = "" if found.effect is None else f" d={found.effect:.2f}"
+    return Entry(shown if shown.startswith("-") else f"+{shown}", around + effect)
 
 
 def _tested_record(baseline: Run, tested: Tested | None, percent: bool) -> dict[str, Any]:
@@ -257,7 +257,7 @@ def _notes(comparison: Comparison, suite: Mapping[str, Any], detect: float | Non
         lines.append(line if len(labels) == len(runs) else f"{', '.join(labels)}: {line}")
     for table in comparison.published:
         if table.labels(suite["name"]):
-            lines += [f"published: {table.source}", *table.notes]
+            lines += [f"published: {table.source}", *table.notes.get(suite["name"], [])]
     return lines
 
 

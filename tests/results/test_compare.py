@@ -75,7 +75,7 @@ def test_differences_of_averages_are_shown(runs):
     shown_at = entries(grid, "average", "path-fox − base")["4k"]
     found = comparison.tested["ruler"]["average", 4096, "path-fox"].difference
     assert shown_at.text == f"+{100 * found.value:.1f}"
-    assert shown_at.marks == (f"d={found.effect:.2f}",)
+    assert shown_at.interval.endswith(f" d={found.effect:.2f}")
     (reverse,) = comparison_grids(compare(runs[:2], baseline=runs[1]))
     assert entries(reverse, "average", "rope − base")["4k"].text == f"{-100 * found.value:.1f}"
 
