@@ -99,6 +99,7 @@ def make_plan(
     for task in tasks:
         if problem := task.data_status().problem:
             raise UserError(f"{task.name}: {problem}; or leave the task out with --tasks")
+    _refuse_cut_documents(config, tasks)
     chat = wants_chat(config.chat, tokenizer)
     wanted = [(length, task) for task in tasks for length in config.lengths or task.lengths]
     cells = []
@@ -109,6 +110,13 @@ def make_plan(
         needs = ", ".join(f"{cell.task.name} needs {cell.smallest:,}" for cell in cells[:4])
         raise UserError(f"no chosen task fits the chosen lengths ({needs}); choose longer --lengths")
     return Plan(config, tokenizer, chat, options, cells)
+
+
+def _refuse_cut_documents(config: RunConfig, tasks: list[Task]) -> None:
+    """A scored sequence with its middle cut out has other positions and targets than the task says."""
+    documents = [task.name for task in tasks if task.kind == "logprob"]
+    if config.overflow == "truncate-middle" and config.options.max_length is not None and documents:
+        raise UserError(f"--overflow truncate-middle cannot be used with {documents[0]}; choose shorter --lengths")
 
 
 def _plan_cell(task: Task, length: int, config: RunConfig, tokenizer: Any, chat: bool) -> Cell:

@@ -121,3 +121,8 @@ def test_over_long_prompts_are_cut_and_counted(evaluate):
 def test_bad_input(evaluate, config, message):
     with pytest.raises(UserError, match=message):
         evaluate(**config)
+
+
+def test_scored_documents_are_never_cut(evaluate):
+    with pytest.raises(UserError, match="truncate-middle cannot be used with fake/loss"):
+        evaluate(tasks=("loss",), options=TaskOptions(max_length=20), overflow="truncate-middle")
