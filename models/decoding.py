@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from longeval.errors import UserError
+from longeval.models.base import Model
 from longeval.types import Generation, TokenScores
 
 LOGIT_BUDGET = 2**25  # logits held at a time when a text is scored
@@ -61,6 +63,19 @@ class Limits:
     min_new_tokens: int = 0
     eos: frozenset[int] = frozenset()
     stop: tuple[str, ...] = ()
+
+    @staticmethod
+    def checked(
+        model: Model, max_new_tokens: int, min_new_tokens: int, eos: frozenset[int], stop: Sequence[str]
+    ) -> Limits:
+        """The limits of a `generate` call, for every backend. UserError for what cannot be asked of `model`."""
+        if isinstance(stop, str):
+            raise UserError(f"stop must be a list of strings, not the string {stop!r}")
+        if stop and model.tokenizer is None:
+            raise UserError(f"{model.name} has no tokenizer, so stop strings cannot be found; add tokenizer files")
+        if max_new_tokens < 1:
+            raise UserError(f"max_new_tokens must be at least 1, not {max_new_tokens}")
+        return Limits(max_new_tokens, min_new_tokens, eos, tuple(stop))
 
 
 def score_tokens(runner: Runner, ids: Sequence[int]) -> TokenScores:

@@ -51,14 +51,8 @@ class TorchModel:
         min_new_tokens: int = 0,
         stop: Sequence[str] = (),
     ) -> Iterator[Generation]:
-        if isinstance(stop, str):
-            raise UserError(f"stop must be a list of strings, not the string {stop!r}")
-        if stop and self.tokenizer is None:
-            raise UserError(f"{self.name} has no tokenizer, so stop strings cannot be found; add tokenizer files")
-        if max_new_tokens < 1:
-            raise UserError(f"max_new_tokens must be at least 1, not {max_new_tokens}")
+        limits = Limits.checked(self, max_new_tokens, min_new_tokens, self._eos, stop)
         self._check_ids(prompts)
-        limits = Limits(max_new_tokens, min_new_tokens, self._eos, tuple(stop))
         return generate(self.runner, self.tokenizer, prompts, limits, token_budget(self.runner))
 
     def _check_ids(self, sequences: Sequence[Sequence[int]]) -> None:

@@ -46,13 +46,7 @@ class VllmModel:
         min_new_tokens: int = 0,
         stop: Sequence[str] = (),
     ) -> Iterator[Generation]:
-        if isinstance(stop, str):
-            raise UserError(f"stop must be a list of strings, not the string {stop!r}")
-        if stop and self.tokenizer is None:
-            raise UserError(f"{self.name} has no tokenizer, so stop strings cannot be found; add tokenizer files")
-        if max_new_tokens < 1:
-            raise UserError(f"max_new_tokens must be at least 1, not {max_new_tokens}")
-        return self._generate(prompts, Limits(max_new_tokens, min_new_tokens, self._eos, tuple(stop)))
+        return self._generate(prompts, Limits.checked(self, max_new_tokens, min_new_tokens, self._eos, stop))
 
     def _generate(self, prompts: Sequence[Sequence[int]], limits: Limits) -> Iterator[Generation]:
         from vllm import SamplingParams
