@@ -7,6 +7,7 @@ CUDA the op calls the Triton kernels and the layer refuses to exist without them
 
 # No `from __future__ import annotations` here: the op's schema is read from its annotations.
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -35,7 +36,6 @@ from longeval.kernels.pool import DTYPES, PageLayout, Shape, supports
 from longeval.kernels.reference import ScoreRule
 from longeval.models.vllm.manager import PageSpec
 from longeval.models.vllm.pages import Block
-from longeval.models.vllm.shortconv import short_convolution
 from longeval.models.vllm.step import CpuStep, CudaStep, Fixed, Packed, Step
 
 BACKEND = "LONGEVAL_PAGES"
@@ -156,10 +156,7 @@ class PagedAttention(nn.Module, AttentionLayerBase):
         """The op's body, outside of any graph but a decode's: everything here touches the cache."""
         pool, tail = self.block.views(self.kv_cache)
         if new.w is not None:
-            w = new.w
-            if conv is not None and tail is not None:
-                w = short_convolution(w, conv, tail, step.tokens)
-            new = new.with_unit_w(w)
+            new = replace(new, w=step.unit_w(new.w, conv, tail))
         step.attend(pool, self.rule, new, out)
 
 

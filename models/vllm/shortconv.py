@@ -1,6 +1,7 @@
-"""w's short convolution over packed tokens, its past read from and left in the pages.
+"""w over packed tokens: its short convolution, whose past is read from and left in the pages, and its unit length.
 
-y_t[c] = SiLU(sum_m weight[c, m] * x_{t - 2 + m}[c]),  x before the first token is zero; float32 inside.
+y_t[c] = SiLU(sum_m weight[c, m] * x_{t - 2 + m}[c]),  x before the first token is zero;  w_t = y_t / ||y_t|| per head.
+float32 inside, y rounded to the model's dtype. This is the readable definition; CUDA runs `shortconv_kernel.py`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn.functional import silu
+
+L2_EPS = 1e-6  # under the root of the norm, added to the sum of squares
 
 
 @dataclass(frozen=True)
@@ -60,3 +63,9 @@ def short_convolution(x: Tensor, weight: Tensor, tail: Tensor, places: TokenPlac
     block = torch.where(places.keep, places.page(places.position), 0)
     tail[block, :, places.position % (width - 1)] = x
     return silu(total).to(x.dtype)
+
+
+def unit_length(w: Tensor) -> Tensor:
+    """w [T, H, d] normalised per head, float32."""
+    w = w.float()
+    return w * torch.rsqrt(w.square().sum(-1, keepdim=True) + L2_EPS)

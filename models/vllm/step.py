@@ -15,15 +15,13 @@ from longeval.kernels.pages import Householder
 from longeval.kernels.pool import Pool
 from longeval.kernels.reference import ScoreRule
 from longeval.models.vllm import definition
-from longeval.models.vllm.shortconv import TokenPlaces
+from longeval.models.vllm.shortconv import TokenPlaces, short_convolution, unit_length
 
 if TYPE_CHECKING:
     from vllm.v1.attention.backend import CommonAttentionMetadata
 
     from longeval.kernels.attention import New
     from longeval.kernels.plan import Blocks, Plan
-
-L2_EPS = 1e-6  # under the root of w's norm, added to the sum of squares
 
 
 @dataclass(frozen=True)
@@ -48,11 +46,6 @@ class Packed:
     def first(self, count: int) -> Packed:
         return self.slice(0, count)
 
-    def with_unit_w(self, w: Tensor) -> Packed:
-        """The same with `w`, normalised in float32."""
-        w = w.float()
-        return replace(self, w=w * torch.rsqrt(w.square().sum(-1, keepdim=True) + L2_EPS))
-
     @property
     def path(self) -> Householder | None:
         return None if self.w is None or self.beta is None else Householder(self.w, self.beta)
@@ -64,8 +57,9 @@ class Step(Protocol):
     @property
     def count(self) -> int: ...
 
-    @property
-    def tokens(self) -> TokenPlaces: ...
+    def unit_w(self, w: Tensor, conv: Tensor | None, tail: Tensor | None) -> Tensor:
+        """w [T, H, d] convolved by `conv` [H * d, 1, 3], where there is one, and normalised; `tail` is brought up."""
+        ...
 
     def attend(self, pool: Pool, rule: ScoreRule, new: Packed, out: Tensor) -> None:
         """Appends `new` to the pages and writes their attention to `out`."""
@@ -93,6 +87,11 @@ class CpuStep:
         first = starts[:-1].long().clamp(max=max(count - 1, 0))
         live = int(((starts.diff() > 0) & (slots[first] >= 0)).sum()) if count else 0
         return CpuStep(count, tokens, starts[: live + 1].tolist(), held[:live].tolist(), table[:live])
+
+    def unit_w(self, w: Tensor, conv: Tensor | None, tail: Tensor | None) -> Tensor:
+        if conv is not None and tail is not None:
+            w = short_convolution(w, conv, tail, self.tokens)
+        return unit_length(w)
 
     def attend(self, pool: Pool, rule: ScoreRule, new: Packed, out: Tensor) -> None:
         out[self.starts[-1] :] = 0
@@ -168,6 +167,11 @@ class CudaStep:
         return CudaStep(
             count, tokens, starts, lengths, held, table, common.max_seq_len, decodes, decode_pages, plan, prefill_pages
         )
+
+    def unit_w(self, w: Tensor, conv: Tensor | None, tail: Tensor | None) -> Tensor:
+        from longeval.models.vllm.shortconv_kernel import unit_w
+
+        return unit_w(w, conv, tail, self.tokens)
 
     def attend(self, pool: Pool, rule: ScoreRule, new: Packed, out: Tensor) -> None:
         from longeval.kernels import attention as kernels

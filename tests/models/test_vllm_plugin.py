@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from types import SimpleNamespace
 
@@ -18,7 +19,7 @@ from longeval.kernels.reference import ScoreRule
 from longeval.models.vllm import definition, engine, register
 from longeval.models.vllm.options import default_options, parse_options, window_overrides
 from longeval.models.vllm.pages import Block
-from longeval.models.vllm.shortconv import TokenPlaces, short_convolution
+from longeval.models.vllm.shortconv import TokenPlaces, short_convolution, unit_length
 
 PAGE = 128
 TABLE = torch.tensor(
@@ -93,6 +94,36 @@ def test_paged_definition(kind):
     for n, text in enumerate(texts):
         exact = reference.sequential(rule, **each(text, lambda x: x[None]))[0]
         torch.testing.assert_close(torch.cat(outs[n]).double(), exact, rtol=0, atol=2e-5)
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    """`shortconv_kernel.unit_w`, interpreted where there is no GPU: that is settled when the module is imported."""
+    if not torch.cuda.is_available():
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+        importlib.import_module("triton.experimental.gluon")  # the interpreter imports it late, and checks the setting
+    return importlib.import_module("longeval.models.vllm.shortconv_kernel").unit_w
+
+
+@pytest.mark.parametrize("conv", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_kernel_of_w(kernel, dtype, conv):
+    """The definition's w and tails, over several calls, from a view that is not contiguous; padding between."""
+    torch.manual_seed(1)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    weight = torch.randn(32, 1, 3, device=device).to(dtype) if conv else None
+    tails = [torch.full((9, 2, 2, 16), torch.nan, dtype=dtype, device=device) for _ in range(2)]
+    held = torch.zeros(2, dtype=torch.int32, device=device)
+    for new in ((1, 64), (1, 1), (62, 1), (64, 2), (2, 63), (70, 0)):
+        starts = torch.tensor([0, *new], device=device).cumsum(0).int()
+        places = TokenPlaces.of(starts, held, TABLE[:2].int().to(device), torch.zeros(sum(new), device=device), 64)
+        x = torch.randn(sum(new), 3, 48, device=device).to(dtype)[:, 1:, 16:32]
+        y = short_convolution(x, weight, tails[0], places) if conv else x
+        out = kernel(x, weight, tails[1] if conv else None, places)
+        assert out.dtype == (torch.float32 if dtype == torch.float32 else torch.float16)
+        torch.testing.assert_close(out.float(), unit_length(y), rtol=0, atol=1e-6 if dtype == torch.float32 else 5e-3)
+        torch.testing.assert_close(tails[1][1:], tails[0][1:], rtol=0, atol=0, equal_nan=True)
+        held += torch.tensor(new, dtype=torch.int32, device=device)
 
 
 def test_short_convolution():
