@@ -17,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from longeval.errors import UserError
-from longeval.models import backend_problems, load_model
+from longeval.models import load_model
 from longeval.models.base import Model
 from longeval.models.checkpoint import Checkpoint, find_checkpoint, one_line
+from longeval.models.choice import without_vllm
 from longeval.tasks.rng import sample_rng
 
 REFERENCE = "torch"
@@ -99,15 +100,15 @@ def parity(
         "vllm": lambda: load_model(name, "vllm", dtype, device, max(lengths) + NEW_TOKENS, vllm),
         "transformers": lambda: PlainTransformers(checkpoint, dtype, device),
     }
-    if problem := backend_problems()["vllm"]:
-        left_out["vllm"] = problem
+    if reason := without_vllm(checkpoint):
+        left_out["vllm"] = reason
         del others["vllm"]
     for backend, load in others.items():  # one after the other: each may fill the device
         progress(backend)
         try:
             answers[backend] = _answer_all(load(), texts)
-        except LeftOut as reason:
-            left_out[backend] = str(reason)
+        except LeftOut as why:
+            left_out[backend] = str(why)
     if not answers:
         raise UserError(f"nothing to compare with: {'; '.join(f'{key}: {why}' for key, why in left_out.items())}")
     progress(REFERENCE)

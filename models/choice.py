@@ -16,6 +16,27 @@ def problems() -> dict[str, str | None]:
     return {"torch": None, "vllm": engine.problem()}
 
 
+def broken() -> dict[str, str]:
+    """Backends that are installed and cannot run, with the reason: an error wherever they could have been chosen."""
+    present = {"torch"} | ({"vllm"} if engine.installed_version() else set())
+    return {name: problem for name, problem in problems().items() if problem and name in present}
+
+
+def without_vllm(checkpoint: Checkpoint) -> str | None:
+    """Why vLLM has no part in running this checkpoint, or None. UserError when it is installed and broken."""
+    if engine.installed_version() is None:
+        return "vllm is not installed"
+    if reason := engine.unsupported(checkpoint):
+        return reason
+    _demand_vllm()
+    return None
+
+
+def _demand_vllm() -> None:
+    if problem := engine.problem():
+        raise UserError(f"backend vllm cannot run: {problem}; or use --backend torch")
+
+
 def choose_backend(wanted: str, device: str, checkpoint: Checkpoint, vllm: Sequence[str] = ()) -> tuple[str, str]:
     """The backend for `wanted` (a backend or "auto") and the reason, for people.
 
@@ -25,8 +46,8 @@ def choose_backend(wanted: str, device: str, checkpoint: Checkpoint, vllm: Seque
     if wanted not in ("auto", *BACKENDS):
         raise UserError(f"backend {wanted!r} is not known{nearest(wanted, ['auto', *BACKENDS])}")
     chosen, why = (wanted, "asked for") if wanted != "auto" else _automatic(device, checkpoint)
-    if chosen == "vllm" and (problem := engine.problem()):
-        raise UserError(f"backend vllm cannot run: {problem}; or use --backend torch")
+    if chosen == "vllm":
+        _demand_vllm()
     if chosen == "torch" and vllm:
         raise UserError(f"--vllm {vllm[0]} needs the vllm backend, but torch runs ({why}); add --backend vllm")
     return chosen, why
@@ -37,10 +58,8 @@ def _automatic(device: str, checkpoint: Checkpoint) -> tuple[str, str]:
 
     if device == "cpu" or not torch.cuda.is_available():
         return "torch", "on the CPU"
-    if engine.installed_version() is None:
-        return "torch", "vllm is not installed"
     if device not in ("auto", "cuda"):
         return "torch", f"vllm takes no device {device}"
-    if reason := engine.unsupported(checkpoint):
+    if reason := without_vllm(checkpoint):
         return "torch", reason
     return "vllm", "CUDA, and vllm is installed"

@@ -16,8 +16,9 @@ from longeval.paths import cache_dir
 
 
 def command() -> int:
-    """Show versions, devices, and which backends work and why not."""
+    """Show versions, devices, and which backends work and why not. Exit status 1 if an installed one is broken."""
     from longeval.models import backend_problems
+    from longeval.models.choice import broken
 
     table = Table(title="longeval doctor", title_justify="left", pad_edge=False, show_header=False)
     table.add_row("longeval", longeval.__version__)
@@ -26,15 +27,18 @@ def command() -> int:
         table.add_row(package, version)
     for device, description in _devices():
         table.add_row(device, description)
+    unusable = broken()
     for backend, problem in backend_problems().items():
         answer = Text(f"no: {problem}", style="yellow") if problem else Text("works", style="green")
+        if backend in unusable:
+            answer = Text(f"broken: {problem}", style="red")
         table.add_row(f"backend {backend}", answer)
     cache = cache_dir()
     existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
     writable = "writable" if os.access(existing, os.W_OK) else "NOT writable"
     table.add_row("cache", f"{cache} ({writable}, {shutil.disk_usage(existing).free / 1e9:.0f} GB free)")
     Console().print(table)
-    return 0
+    return 1 if unusable else 0
 
 
 def _devices() -> list[tuple[str, str]]:

@@ -133,6 +133,20 @@ def test_listings(longeval, command):
     assert {"tasks": "niah_single_1", "data": "essays", "doctor": "torch"}[command] in text
 
 
+def test_doctor_calls_a_broken_backend_an_error(longeval, monkeypatch):
+    from longeval.models.vllm import engine
+
+    monkeypatch.setattr(engine, "problem", lambda: "the plugin does not load")
+    monkeypatch.setattr(engine, "installed_version", lambda: "0.32.0")
+    status, text, _ = longeval("doctor")
+    assert status == 1
+    assert "broken: the plugin" in text
+    monkeypatch.setattr(engine, "installed_version", lambda: None)
+    status, text, _ = longeval("doctor")
+    assert status == 0
+    assert "no: the plugin" in text
+
+
 @pytest.mark.parametrize("command", [None, "run", "show", "score", "prompt", "tasks", "data", "doctor"])
 def test_help(longeval, command):
     status, text, _ = longeval(*filter(None, [command, "--help"]))

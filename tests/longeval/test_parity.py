@@ -37,7 +37,7 @@ def compare(monkeypatch, tmp_path):
     """`compare(vllm=Model, torch=Model, ...)` through `parity`, without transformers."""
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "path_attn", "vocab_size": 50}))
     monkeypatch.setattr(module, "find_checkpoint", lambda name: Checkpoint(name, tmp_path))
-    monkeypatch.setattr(module, "backend_problems", lambda: {"torch": None, "vllm": None})
+    monkeypatch.setattr(module, "without_vllm", lambda checkpoint: None)
 
     def run(lengths=(40,), tolerance=None, **models):
         monkeypatch.setattr(module, "load_model", lambda name, backend, *rest: models[backend])
@@ -78,7 +78,7 @@ def test_gap_within_rounding_passes():
 
 
 def test_nothing_to_compare_with(compare, monkeypatch):
-    monkeypatch.setattr(module, "backend_problems", lambda: {"torch": None, "vllm": "not installed"})
+    monkeypatch.setattr(module, "without_vllm", lambda checkpoint: "not installed")
     with pytest.raises(UserError, match=r"nothing to compare with: vllm: not installed; transformers: "):
         compare(torch=Model([1]))
 

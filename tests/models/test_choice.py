@@ -56,6 +56,15 @@ def test_broken_vllm_is_an_error(installation, checkpoint, wanted):
     assert choice.choose_backend("torch", "auto", checkpoint)[0] == "torch"
 
 
+def test_broken_is_not_the_same_as_not_installed(installation, checkpoint):
+    assert choice.broken() == {}
+    installation.problem = "no plugin"
+    assert choice.broken() == {"vllm": "no plugin"}
+    installation.version = None
+    assert choice.broken() == {}
+    assert choice.without_vllm(checkpoint) == "vllm is not installed"
+
+
 def test_unknown_backend_and_idle_engine_arguments(installation, checkpoint):
     with pytest.raises(UserError, match="did you mean vllm"):
         choice.choose_backend("vlm", "auto", checkpoint)
