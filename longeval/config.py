@@ -17,6 +17,8 @@ CHOICES = {
     "overflow": ("refuse", "truncate-middle"),
 }
 
+LONGEST = 2**30  # no benchmark's texts reach further; a typing slip may
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -71,7 +73,10 @@ def parse_length(text: str) -> int:
     match = re.fullmatch(r"(\d{1,12})([kKmM]?)", text.strip())
     if not match:
         raise UserError(f"length {text!r} is not understood: write 4096 or 4k (= 4096)")
-    return int(match[1]) * {"": 1, "k": 1024, "m": 1024**2}[match[2].lower()]
+    length = int(match[1]) * {"": 1, "k": 1024, "m": 1024**2}[match[2].lower()]
+    if length > LONGEST:
+        raise UserError(f"length {text!r} is more than {LONGEST:,} tokens; choose a shorter one")
+    return length
 
 
 def split_list(values: Sequence[str]) -> tuple[str, ...]:

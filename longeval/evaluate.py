@@ -15,12 +15,12 @@ from rich.table import Table
 from longeval.config import RunConfig
 from longeval.errors import UserError
 from longeval.manifest import decides, default_out, info
-from longeval.models import load_model, load_tokenizer
+from longeval.models import check_model, load_model, load_tokenizer
 from longeval.models.base import Model
 from longeval.plan import Cell, Plan, make_plan
 from longeval.progress import Progress
 from longeval.results.aggregate import Scores, rebuild_scores
-from longeval.results.store import Row, RunFolder, RunWriter, create_or_resume
+from longeval.results.store import Row, RunFolder, RunWriter, create_or_resume, reserve
 from longeval.results.view import run_view, save_plots
 from longeval.tasks import Sample
 from longeval.types import Generation, TokenScores
@@ -50,9 +50,11 @@ def run(config: RunConfig, console: Console | None = None) -> RunResult:
     becomes a row with an error and the run goes on.
     """
     console = console or Console(quiet=True)
+    check_model(config.model, config.backend, config.device, config.vllm)
+    if config.out:
+        reserve(config.out)
     with Progress(console) as progress:
-        tokenizer, trained_length = load_tokenizer(config.model)
-        plan = make_plan(config, tokenizer, config.trained_length or trained_length, progress.building)
+        plan = _plan(config, progress)
         console.print(f"[dim]{_describe_plan(plan)}[/]", highlight=False)
         model = load_model(config.model, config.backend, config.dtype, config.device, plan.longest, config.vllm)
         console.print(f"[dim]{model.name}: {_describe_model(model)}[/]", highlight=False)
@@ -66,9 +68,8 @@ def run(config: RunConfig, console: Console | None = None) -> RunResult:
 
 def dry_run(config: RunConfig, console: Console) -> RenderableType:
     """A table of what `run` would do: builds the samples, loads no weights."""
-    tokenizer, trained_length = load_tokenizer(config.model)
     with Progress(console) as progress:
-        plan = make_plan(config, tokenizer, config.trained_length or trained_length, progress.building)
+        plan = _plan(config, progress)
     table = Table(title=_describe_plan(plan), title_justify="left", pad_edge=False)
     for column in ("task", "length", "samples", "prompt tokens", "longest"):
         table.add_column(column, justify="left" if column == "task" else "right")
@@ -78,6 +79,13 @@ def dry_run(config: RunConfig, console: Console) -> RenderableType:
         )
         table.add_row(cell.task.name, cell.task.length_label(cell.length), *numbers)
     return table
+
+
+def _plan(config: RunConfig, progress: Progress) -> Plan:
+    tokenizer, trained_length = load_tokenizer(config.model)
+    if tokenizer is None:
+        raise UserError(f"{config.model} has no tokenizer: add tokenizer.json and tokenizer_config.json to its folder")
+    return make_plan(config, tokenizer, config.trained_length or trained_length, progress.building)
 
 
 def _describe_model(model: Model) -> str:

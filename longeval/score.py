@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jsonlines
 
 from longeval.errors import UserError
-from longeval.jsontext import parse_json
 from longeval.results.tables import PredictionScore
 from longeval.tasks import Sample, Task, get_task
+from longeval.tasks.rows import DataRow, json_lines
 
 _FIELDS = ("task", "prediction", "references")
 
@@ -23,12 +23,11 @@ def score_file(file: Path, out: Path | None = None) -> list[PredictionScore]:
     """
     scored, written = [], []
     tasks: dict[str, Task] = {}
-    for number, record in _read(file):
-        where = f"{file} line {number}"
+    for data in _read(file):
         try:
-            result, row = _score(record, tasks)
+            result, row = _score(data.record, tasks)
         except UserError as error:
-            raise UserError(f"{where}: {error}") from error
+            raise UserError(f"{data.where}: {error}") from error
         scored.append(result)
         written.append(row)
     if not scored:
@@ -42,21 +41,15 @@ def score_file(file: Path, out: Path | None = None) -> list[PredictionScore]:
     return scored
 
 
-def _read(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read(file: Path) -> Iterator[DataRow]:
     try:
         lines = file.read_bytes().split(b"\n")
     except OSError as error:
         raise UserError(f"cannot read {file} ({error.strerror})") from error
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        record = parse_json(line, f"{file} line {number}")
-        if not isinstance(record, dict):
-            raise UserError(f"{file} line {number}: a row must be a JSON object")
-        yield number, record
+    return json_lines(lines, str(file))
 
 
-def _score(record: dict[str, Any], tasks: dict[str, Task]) -> tuple[PredictionScore, dict[str, Any]]:
+def _score(record: Mapping[str, Any], tasks: dict[str, Task]) -> tuple[PredictionScore, dict[str, Any]]:
     if missing := [name for name in _FIELDS if name not in record]:
         raise UserError(f"the row lacks {', '.join(missing)}")
     name, prediction, references = (record[field] for field in _FIELDS)

@@ -43,6 +43,19 @@ def load_model(
     return model
 
 
+def check_model(name: str, backend: str = "auto", device: str = "auto", vllm: Sequence[str] = ()) -> None:
+    """Finds what is wrong with a model before any work: no such model, a backend that cannot run it, weights that are
+    missing, damaged or not those of its config. Reads no values and downloads no weights. Errors as in `load_model`.
+    """
+    from longeval.models.checkpoint import find_checkpoint
+    from longeval.models.choice import choose_backend
+
+    checkpoint = find_checkpoint(name)
+    choose_backend(backend, device, checkpoint, vllm)
+    if checkpoint.hub is None and checkpoint.gguf is None:
+        checkpoint.check_weights()
+
+
 def load_tokenizer(name: str) -> tuple[Any, int | None]:
     """The tokenizer of a model (None for a folder without one) and its trained window (None when unknown).
 

@@ -121,6 +121,15 @@ class Checkpoint:
             if not any((self.folder / name).is_file() for name in WEIGHT_FILES[:2]):
                 _download(self.hub, ["pytorch_model*.bin"])
 
+    def check_weights(self) -> None:
+        """UserError when weight files are missing, or do not fit the config of a network that is ours."""
+        if self.is_fla:
+            from longeval.models.fla import read_layout
+
+            read_layout(self.folder, self.config)
+        else:
+            weight_files(self.folder)
+
     def hash(self) -> str:
         """16 hex digits of the SHA-256 over the config and the weights' contents."""
         files = [self.folder / self.gguf] if self.gguf else [self.folder / "config.json", *weight_files(self.folder)]
@@ -134,6 +143,8 @@ def find_checkpoint(name: str) -> Checkpoint:
     """The checkpoint that `name` means. UserError when there is none."""
     if name == DEMO:
         return Checkpoint(TITLE, demo_folder())
+    if not name.strip():
+        raise UserError("the model has no name: give a folder, a .gguf file or a hub id")
     path = Path(name).expanduser()
     if path.is_dir():
         if (path / "config.json").is_file():

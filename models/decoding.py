@@ -85,6 +85,7 @@ def score_tokens(runner: Runner, ids: Sequence[int]) -> TokenScores:
     targets = torch.tensor(ids[1:], device=runner.device)
     logprobs, greedy, at = [], [], 0
     for logits in runner.score(ids[:-1]):
+        _refuse_nan(logits)
         target = targets[at : at + len(logits), None]
         at += len(logits)
         logprobs.append((logits.gather(1, target)[:, 0] - logits.logsumexp(1)).cpu())
@@ -133,6 +134,12 @@ def _out_of_memory(error: BaseException) -> bool:
     return isinstance(error, kinds) or "out of memory" in text or "can't allocate memory" in text
 
 
+def _refuse_nan(logits: Tensor) -> None:
+    """A model that computes no numbers has failed; its argmax would look like an answer."""
+    if logits.isnan().any():
+        raise FloatingPointError("the model's logits are not numbers (NaN); look at its weights or use a wider dtype")
+
+
 def _decode_batch(
     runner: Runner, ending: Ending, prompts: Sequence[Sequence[int]], limits: Limits
 ) -> Iterator[Generation]:
@@ -141,6 +148,7 @@ def _decode_batch(
     rows = list(range(len(prompts)))  # prompts still in the batch
     new: list[list[int]] = [[] for _ in prompts]
     for count in range(1, limits.max_new_tokens + 1):
+        _refuse_nan(logits)
         if count <= limits.min_new_tokens:
             logits = logits.clone()  # tensors made in inference mode must not be written outside it
             logits[:, ending.forbidden_early] = -torch.inf

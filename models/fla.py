@@ -12,13 +12,24 @@ from torch import Tensor
 from longeval.models.architecture import Architecture, read_architecture
 from longeval.models.decoding import LOGIT_BUDGET, TOKENS_PER_CALL
 from longeval.models.network import LayerState, Network
-from longeval.models.weights import Weights, check_sources, find_sources
+from longeval.models.weights import Source, Weights, check_sources, find_sources
 
 PAGE = 512
 
 
 def load_network(folder: Path, config: dict[str, Any], dtype: torch.dtype, device: torch.device) -> Network:
     """The network of a checkpoint folder, with its weights. UserError when they do not fit its config."""
+    network, weights, sources = read_layout(folder, config)
+    state = {name: weights.read(sources[name]).to(device, dtype) for name, _ in network.named_parameters()}
+    network.load_state_dict(state, assign=True)
+    return network.requires_grad_(False).eval()
+
+
+def read_layout(folder: Path, config: dict[str, Any]) -> tuple[Network, Weights, dict[str, Source]]:
+    """The network of a checkpoint folder without values, its files, and where in them each parameter is.
+
+    UserError when the files are damaged or do not fit the config.
+    """
     weights = Weights(folder)
     arch, names = read_architecture(config, weights.shapes, str(folder / "config.json"))
     with torch.device("meta"):
@@ -26,9 +37,7 @@ def load_network(folder: Path, config: dict[str, Any], dtype: torch.dtype, devic
     sources = find_sources(weights.shapes, names, arch)
     expected = {name: tuple(parameter.shape) for name, parameter in network.named_parameters()}
     check_sources(sources, expected, names, folder)
-    state = {name: weights.read(sources[name]).to(device, dtype) for name in expected}
-    network.load_state_dict(state, assign=True)
-    return network.requires_grad_(False).eval()
+    return network, weights, sources
 
 
 class FlaBatch:

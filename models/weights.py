@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from longeval.errors import UserError
+from longeval.jsontext import parse_json
 from longeval.models.architecture import Architecture
 
 WEIGHT_FILES = (
@@ -66,6 +66,11 @@ class Weights:
 
     def read(self, source: Source) -> Tensor:
         tensor = self._readers[source.name]()
+        if not tensor.is_floating_point():
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise UserError(
+                f"{self.folder}: {source.name} is {kind}; quantised weights are not supported, use bfloat16"
+            )
         return tensor if source.rows is None else tensor[slice(*source.rows)]
 
 
@@ -81,10 +86,11 @@ def weight_files(folder: Path) -> list[Path]:
             continue
         if path.suffix != ".json":
             return [path]
-        try:
-            shards = sorted(set(json.loads(path.read_text())["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise UserError(f"{path} is no index of weight files ({error!r})") from error
+        index = parse_json(path.read_bytes(), str(path))
+        places = index.get("weight_map") if isinstance(index, dict) else None
+        if not isinstance(places, dict) or not all(isinstance(shard, str) for shard in places.values()):
+            raise UserError(f"{path} is no index of weight files: it has no weight_map; copy or download it again")
+        shards = sorted(set(places.values()))
         if lost := [shard for shard in shards if not (folder / shard).is_file()]:
             raise UserError(f"{folder} lacks {', '.join(lost)}, named in {name}; copy or download the missing files")
         return [folder / shard for shard in shards]

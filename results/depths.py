@@ -31,6 +31,12 @@ class DepthGrid:
     def lengths(self) -> list[int]:
         return list(self.means)
 
+    @property
+    def sparse(self) -> bool:
+        """Whether most fields have no sample, so that a picture would show nothing."""
+        fields = [count for counts in self.counts.values() for count in counts]
+        return sum(count > 0 for count in fields) * 2 < len(fields)
+
 
 def depth_label(index: int) -> str:
     """The depths of a bin, in percent."""

@@ -28,6 +28,7 @@ from longeval.errors import UserError
 from longeval.jsontext import parse_json
 
 FORMAT = 1
+_INFO = {"model": str, "suites": list, "cells": list}  # what no table can be made without
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,8 @@ class RunFolder:
             raise UserError(f"{manifest} is not of run format {FORMAT}, which this version reads")
         if not all(isinstance(self.manifest.get(part), dict) for part in ("decides", "info")):
             raise UserError(f"{manifest} lacks its parts decides and info; choose another run")
+        if lost := [key for key, kind in _INFO.items() if not isinstance(self.manifest["info"].get(key), kind)]:
+            raise UserError(f"{manifest}: its info lacks {', '.join(lost)}; choose another run")
 
     def rows(self) -> dict[str, Row]:
         """The last row of every finished sample, by sample id. A torn last line is ignored."""
@@ -129,14 +132,13 @@ class RunFolder:
         path = self.path / "samples.jsonl"
         if not path.is_file():
             return
-        cells = self.manifest["info"].get("cells")
-        planned = None if cells is None else {(cell["task"], cell["length"]) for cell in cells}
+        planned = {(cell["task"], cell["length"]) for cell in self.manifest["info"]["cells"]}
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if line.endswith(b"\n"):
                     where = f"{path} line {number}"
                     row = _parse_row(line, where)
-                    if planned is not None and (row.task, row.length) not in planned:
+                    if (row.task, row.length) not in planned:
                         raise UserError(
                             f"{where}: {row.task} at {row.length} is no part of this run; choose another --out"
                         )
@@ -222,19 +224,33 @@ def write_json(path: Path, content: Any) -> None:
 def create_or_resume(path: Path, decides: dict[str, Any], info: dict[str, Any]) -> RunWriter:
     """Opens `path` for writing: new, or resumed when its manifest agrees in everything that decides the numbers.
 
-    UserError, with the differing keys, when it does not; also when the folder holds something else or is unwritable.
+    UserError, with the differing keys, when it does not; other errors as in `reserve`.
     """
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        reserve(path)
         if (path / "manifest.json").exists():
             _refuse_difference(path, RunFolder(path).manifest.get("decides", {}), decides)
-        elif (path / "samples.jsonl").exists():
-            raise UserError(f"{path} holds a samples.jsonl but no manifest.json; choose another --out")
         else:
             write_json(path / "manifest.json", {"format": FORMAT, "decides": decides, "info": info})
         return RunWriter(path)
     except OSError as error:
         raise UserError(f"cannot write to {path} ({error.strerror}); choose another --out") from error
+
+
+def reserve(path: Path) -> None:
+    """Makes sure, before any work, that `path` is a folder for a run: new, empty, or a run's.
+
+    UserError when it holds anything else or cannot be made or written.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        inside = sorted(file.name for file in path.iterdir() if file.name != ".lock")
+    except OSError as error:
+        raise UserError(f"cannot write to {path} ({error.strerror}); choose another --out") from error
+    if not os.access(path, os.W_OK):
+        raise UserError(f"cannot write to {path} (no permission); choose another --out")
+    if inside and "manifest.json" not in inside:
+        raise UserError(f"{path} is no run folder: it holds {inside[0]} and no manifest.json; choose another --out")
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -45,11 +45,14 @@ class Sample:
     stop: tuple[str, ...] = ()
     meta: dict[str, Any] = field(default_factory=dict)
 
-    def need(self, name: str) -> Any:
-        """`meta[name]`; UserError naming the field when a predictions row came without it."""
-        if self.meta.get(name) is None:
+    def text(self, name: str) -> str:
+        """`meta[name]`; UserError naming the field when a predictions row came without it or with no text in it."""
+        value = self.meta.get(name)
+        if value is None:
             raise UserError(f"{self.task} is scored with the field {name!r}, which is missing; add it to the row")
-        return self.meta[name]
+        if not isinstance(value, str):
+            raise UserError(f"{self.task}: the field {name!r} must be a string, not {value!r}")
+        return value
 
 
 def _option(default: Any, help: str) -> Any:
@@ -96,6 +99,10 @@ class TaskOptions:
     )
     strict: bool = _option(False, "PhoneBook: upstream's comparison, special tokens kept (an end-of-text is wrong).")
 
+    def __post_init__(self) -> None:
+        if self.data_dir is not None and not self.data_dir.is_dir():
+            raise UserError(f"--data-dir {self.data_dir} is no folder; name the one that holds the corpora")
+
 
 def one_of(option: str, value: str, allowed: Iterable[str]) -> str:
     """`value` of a command-line option when it is allowed; UserError with the nearest ones otherwise."""
@@ -121,10 +128,19 @@ class DoesNotFit(Exception):
 
 @dataclass(frozen=True)
 class DataStatus:
-    """Where a task's data comes from; `problem` says how to get it when this machine cannot bring it by itself."""
+    """Where a task's data comes from; `problem` says how to get it when this machine cannot bring it by itself.
+
+    `fetched`: whether a run would download a part of it first.
+    """
 
     source: str
     problem: str | None = None
+    fetched: bool = False
+
+    @property
+    def at_hand(self) -> str:
+        """yes, from the hub, or no and what to do."""
+        return f"no: {self.problem}" if self.problem else "from the hub" if self.fetched else "yes"
 
 
 class Task(ABC):
@@ -184,9 +200,10 @@ class Task(ABC):
             return DataStatus("generated")
         data_dir = self.options.data_dir
         sources = ", ".join(corpus.source(data_dir) for corpus in self.corpora)
-        missing = [c for c in self.corpora if c.fetch is None and c.locate(data_dir) is None]
+        absent = [corpus for corpus in self.corpora if corpus.locate(data_dir) is None]
+        missing = [corpus for corpus in absent if corpus.fetch is None]
         problem = "; ".join(f"{corpus.name} not found: {corpus.remedy()}" for corpus in missing)
-        return DataStatus(sources, problem or None)
+        return DataStatus(sources, problem or None, fetched=bool(absent))
 
     def fingerprint(self) -> dict[str, Any]:
         """Everything beside tokenizer, length, count and seed that decides the samples (corpus hashes, options)."""

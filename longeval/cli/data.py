@@ -18,7 +18,7 @@ def command(
     fetch: Annotated[
         list[str] | None, typer.Option("--fetch", metavar="NAME", help="Bring this corpus into the cache (repeatable).")
     ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Look here first.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(exists=True, file_okay=False, help="Look here first.")] = None,
 ) -> int:
     """List the corpora (source, licence, hash, where found) and fetch them."""
     console = Console()

@@ -25,7 +25,7 @@ def command(
     limit: Annotated[int | None, typer.Option("--limit", help="Samples per cell.")] = None,
     seed: SeedOption = 0,
     backend: Annotated[str, typer.Option(help="auto, torch or vllm.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     vllm: VllmOption = None,
     chat: ChatOption = "auto",

@@ -24,9 +24,7 @@ def command(*, options: TaskOptions) -> int:
             status = task.data_status()
             lengths = [task.length_label(length) for length in task.lengths]
             span = lengths[0] if len(lengths) == 1 else f"{lengths[0]}…{lengths[-1]} ({len(lengths)}, {task.unit})"
-            at_hand = (
-                Text("yes", style="green") if status.problem is None else Text(f"no: {status.problem}", style="yellow")
-            )
+            at_hand = Text(status.at_hand, style="green" if status.at_hand == "yes" else "yellow")
             table.add_row(short, span, str(task.count), task.metric, status.source, at_hand)
         console.print(table)
     return 0

@@ -99,7 +99,7 @@ class BabilongTask(Task):
 
     def score(self, prediction: str | TokenScores, sample: Sample) -> dict[str, float]:
         """Both are 1 or 0. UserError when the row has no question or its first reference is none of the answers."""
-        text, question, target = checked_text(prediction, sample), sample.need("question"), sample.references[0]
+        text, question, target = checked_text(prediction, sample), sample.text("question"), sample.references[0]
         check_target(target, self.short_name, self.name)
         return {
             "accuracy": float(label_match(text, target, question, self.wording.labels)),

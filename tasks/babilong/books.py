@@ -50,8 +50,8 @@ def choose_books(choice: str, data_dir: Path | None) -> Books:
             return Books(corpus.title, partial(corpus.require, data_dir), read)
     places = [data_dir / choice] if data_dir else []
     path = next((place for place in [*places, Path(choice)] if place.exists()), None)
-    if path is None:
-        raise UserError(f"--books {choice} is neither pg19, kjv, stdlib nor a file or folder, here or in --data-dir")
+    if path is None or not choice:
+        raise UserError(f"--books {choice!r} is neither pg19, kjv, stdlib nor a file or folder, here or in --data-dir")
     return Books(path.name, lambda: path)
 
 

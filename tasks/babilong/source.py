@@ -67,7 +67,7 @@ class Source:
         if self._sets:
             missing = [corpus for corpus in self._sets if not hub.folders(corpus, self.options.data_dir)]
             problem = "; ".join(corpus.remedy() for corpus in missing) if missing and not hub_answers() else None
-            return DataStatus(", ".join(str(corpus.hub_id) for corpus in self._sets), problem)
+            return DataStatus(", ".join(str(corpus.hub_id) for corpus in self._sets), problem, fetched=bool(missing))
         try:
             return DataStatus(f"own build: {self._ingredients}")
         except UserError as error:

@@ -87,6 +87,8 @@ def read_stories(file: Path, task: str) -> list[Story]:
 
 def _story(facts: dict[int, str], question: str, answer: list[str], task: str, where: str) -> Story:
     check_target(answer[0], task, where)
+    if not facts:
+        raise UserError(f"{where}: a question without any statement before it; fetch bAbI again")
     numbers = answer[1].split() if len(answer) > 1 else []
     order = list(facts)
     if not all(number.isdecimal() and int(number) in facts for number in numbers):

@@ -57,7 +57,7 @@ def classification_score(prediction: str, reference: str, classes: Sequence[str]
     Names that are proper parts of the reference do not count, but as upstream deletes them from the list it is walking
     through, the name after a deleted one is not looked at: truth `abc` with classes a, ab, abc scores 1/2.
     """
-    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
+    if not classes or not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
         raise UserError("classification needs the field 'all_classes', a list of class names; add it to the row")
     found = [name for name in classes if name in prediction]
     for name in found:

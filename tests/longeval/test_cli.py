@@ -1,10 +1,15 @@
 """What a user meets on the command line: one line for bad input, exit statuses, tables."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
 from longeval.cli import main
+from longeval.models.demo import byte_tokenizer
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "path_mha_d32"
 
 
 @pytest.fixture
@@ -49,6 +54,9 @@ def refuses(answer, *words):
         ((*RUN, "--device", "tpu"), ["tpu"]),
         ((*RUN, "--lengths=" + "9" * 5000), ["is not understood"]),
         (("run", "--model", "demo", "--suite", "ruler", "--lengths="), ["names no length"]),
+        ((*RUN, "--lengths", "100000000000"), ["more than"]),
+        ((*RUN, "--data-dir", "nowhere"), ["--data-dir nowhere"]),
+        (("run", "--model", "", "--suite", "ruler"), ["no name"]),
         ((*RUN, "--device", "meta"), ["meta"]),
         ((*RUN, "--haystack", "esay"), ["essay"]),
         ((*RUN, "--chat", "on"), ["chat template"]),
@@ -100,6 +108,23 @@ def test_two_configurations_in_one_folder(longeval):
 def test_a_file_where_the_run_folder_should_be(longeval, tmp_path):
     (tmp_path / "run").write_text("")
     refuses(longeval(*RUN, "--out", "run"), "cannot write to run", "--out")
+
+
+@pytest.mark.parametrize("broken", ["weights", "tokenizer", "out"])
+def test_what_is_wrong_is_said_before_samples_are_built(longeval, tmp_path, monkeypatch, broken):
+    model = tmp_path / "model"
+    shutil.copytree(GOLDEN, model)
+    if broken != "tokenizer":
+        byte_tokenizer().save_pretrained(model)
+    if broken == "weights":
+        (model / "model.safetensors").write_bytes(b"")
+    if broken == "out":
+        (tmp_path / "mine").mkdir()
+        (tmp_path / "mine" / "notes.txt").touch()
+    monkeypatch.setattr("longeval.plan.build_cached", lambda *_: pytest.fail("samples were built"))
+    answer = longeval("run", "--model", model, "--suite", "ruler", "--tasks", "vt", "--out", "mine")
+    said = {"weights": "damaged", "tokenizer": f"{model} has no tokenizer", "out": "holds notes.txt"}
+    refuses(answer, said[broken])
 
 
 def test_somebody_elses_half_written_samples(longeval, tmp_path):
@@ -184,6 +209,8 @@ def test_score_gives_the_official_scores_in_order(longeval, tmp_path):
         ("[" * 100_000, ["not usable JSON"]),
         ({**QA, "prediction": None}, ["prediction"]),
         ({**QA, "task": "ruler/qa_3"}, ["qa_3"]),
+        ({**QA, "task": "babilong/qa1", "question": 5}, ["'question' must be a string"]),
+        ({**QA, "task": "longbench_e/trec", "all_classes": []}, ["all_classes"]),
         ({**QA, "length": "long"}, ["length"]),
         ({"task": "ruler/vt"}, ["lacks prediction, references"]),
         ("{broken", ["not valid JSON"]),

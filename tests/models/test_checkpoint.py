@@ -118,8 +118,17 @@ def test_missing_shard(fox: Path) -> None:
     (fox / "model.safetensors.index.json").write_text(json.dumps(index))
     save_file({"a": torch.zeros(1)}, fox / "model-00001-of-00002.safetensors")
     assert "lacks model-00002-of-00002.safetensors" in error(fox)
-    (fox / "model.safetensors.index.json").write_text("{}")
-    assert "is no index of weight files" in error(fox)
+    for index in ("{}", "[]", '{"weight_map": {"a": 1}}'):
+        (fox / "model.safetensors.index.json").write_text(index)
+        assert "is no index of weight files" in error(fox)
+    (fox / "model.safetensors.index.json").write_text("{")
+    assert "not valid JSON" in error(fox)
+
+
+def test_quantised_weights(tmp_path: Path) -> None:
+    tensors = tensors_of(FOX)
+    tensors["model.norm.weight"] = tensors["model.norm.weight"].to(torch.int8)
+    assert "model.norm.weight is int8; quantised weights are not supported" in error(write(tmp_path, FOX, tensors))
 
 
 def test_every_wrong_tensor_is_named(tmp_path: Path) -> None:

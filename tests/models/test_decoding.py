@@ -157,6 +157,14 @@ def test_one_prompt_too_large() -> None:
         run(Speller({1: spell("x")}, room=50), [[1] * 100], Limits(3))
 
 
+def test_a_model_without_numbers_gives_no_answer(path_model) -> None:
+    path_model.runner.network.model.norm.weight.fill_(torch.nan)
+    with pytest.raises(FloatingPointError, match="NaN"):
+        list(path_model.generate([[1, 2]], 2))
+    with pytest.raises(FloatingPointError, match="NaN"):
+        path_model.token_scores([1, 2, 3])
+
+
 def test_other_errors_are_not_swallowed() -> None:
     class Broken(Speller):
         def prefill(self, prompts: Sequence[Sequence[int]], room: int) -> tuple[SpellerBatch, Tensor]:

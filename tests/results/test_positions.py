@@ -134,7 +134,8 @@ def test_json():
 
 
 def run_folder(path, documents):
-    with create_or_resume(path, {}, {}) as folder:
+    cells = [{"task": row.task, "length": row.length} for row, _ in documents]
+    with create_or_resume(path, {}, {"model": "m", "suites": [], "cells": cells}) as folder:
         for row, nll in documents:
             folder.append(row, nll)
     return folder

@@ -104,6 +104,7 @@ class TestStories:
             ("Mary went to the garden.\n", "line 1: must be the next number"),
             ("1 Mary went to the garden.\n\n", "line 2: must be the next number"),
             ("1 Mary.\n2 Where? \tgarden\t7\n", "line 2: its supporting facts 7 are not all lines before it"),
+            ("1 Where is Mary? \tgarden\t\n", "line 1: a question without any statement before it"),
             ("1 Mary went to the garden.\n", "has no questions"),
         ],
     )
@@ -121,8 +122,9 @@ class TestStories:
         (tmp_path / "babi" / "qa2_x_test.txt").write_text("")
         with pytest.raises(UserError, match="holds no qa1_"):
             task(data_dir=tmp_path).build(byte_level(), 0)
+        (tmp_path / "empty").mkdir()
         with pytest.raises(UserError, match=r"corpus 'babi' .* not found; put the folder en-10k"):
-            task(data_dir=tmp_path / "babi" / "nothing").build(byte_level(), 0)
+            task(data_dir=tmp_path / "empty").build(byte_level(), 0)
 
 
 class TestBooks:
@@ -173,7 +175,7 @@ class TestBooks:
     def test_nothing_is_replaced_silently(self, tmp_path):
         with pytest.raises(UserError, match=r"no books: PG-19.* not found; .*or name others with --books"):
             choose_books("pg19", tmp_path)
-        with pytest.raises(UserError, match="--books novels is neither pg19, kjv, stdlib nor a file or folder"):
+        with pytest.raises(UserError, match="--books 'novels' is neither pg19, kjv, stdlib nor a file or folder"):
             choose_books("novels", tmp_path)
 
     def test_books_without_sentences(self, tmp_path, no_gpt2):
