@@ -67,7 +67,7 @@ def test_a_cumulative_curve_hides_a_late_blow_up():  # T40
     assert loss.total.loss < 1.5
 
 
-def test_without_a_bos_positions_begin_at_two():  # T41
+def test_without_a_bos_positions_begin_at_two():
     values = np.arange(2, 301, dtype=float)
     loss = loss_by_position([values], first=2, bucket=128)
     assert (loss.first, loss.last) == (2, 300)
@@ -79,7 +79,7 @@ def test_without_a_bos_positions_begin_at_two():  # T41
 
 @pytest.mark.parametrize(
     ("length", "size"),
-    [(65536, 2048), (16384, 2048), (16383, 1024), (8192, 1024), (4096, 512), (1000, 64), (128, 16), (20, 16), (1, 16)],
+    [(65536, 2048), (16384, 2048), (8192, 2048), (4096, 2048), (4095, 256), (1000, 64), (128, 16), (20, 16), (1, 16)],
 )
 def test_bucket_size(length, size):
     assert bucket_size(length) == size
