@@ -131,7 +131,7 @@ def moving_average(values: Array, window: int) -> Array:
 
 
 def bucket_size(length: int) -> int:
-    """2,048, or where that leaves a single bucket the largest power of two of which eight fit in `length` (16 at least)."""
+    """2,048; where two do not fit, the largest power of two of which eight fit in `length` (16 at least)."""
     return BUCKET if length >= 2 * BUCKET else max(16, 1 << max(0, (length // 8).bit_length() - 1))
 
 
