@@ -99,7 +99,7 @@ def combine(suites: Iterable[Mapping[str, Any]], cells: list[Cell]) -> Scores:
     categories, averages = [], []
     for suite in suites:
         suite_cells = [cell for cell in cells if cell.task.startswith(suite["name"] + "/")]
-        categories += _category_means(suite, suite_cells)
+        categories += [a for average in category_averages(suite) for a in _averages(suite, average, suite_cells)]
         averages += [a for average in suite["averages"] for a in _averages(suite, average, suite_cells)]
     scores = Scores(cells, categories, averages)
     for suite in suites:
@@ -152,42 +152,28 @@ def _cell(plan: Mapping[str, Any], rows: Sequence[Row], bounded: bool) -> Cell:
     )
 
 
-def _lengths(cells: Iterable[Cell]) -> list[int]:
-    return sorted({cell.length for cell in cells})
-
-
 def _bounded(suite: Mapping[str, Any]) -> bool:
     return all(task["percent"] for task in suite["all_tasks"])
 
 
-def _category_means(suite: Mapping[str, Any], cells: Sequence[Cell]) -> list[SuiteAverage]:
+def category_averages(suite: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The suite's categories, defined as its averages are; none where all tasks are of one."""
     members: dict[str, list[str]] = {}
     for task in suite["all_tasks"]:
-        members.setdefault(task["category"], []).append(task["name"])
-    if len(members) < 2:
-        return []
-    return [
-        _average(suite, category, length, dict.fromkeys(names, 1.0), cells)
-        for length in _lengths(cells)
-        for category, names in members.items()
-    ]
-
-
-def _average(
-    suite: Mapping[str, Any], name: str, length: int, weights: Mapping[str, float], cells: Iterable[Cell]
-) -> SuiteAverage:
-    """The average at `length` of those tasks in `weights` that have a mean there."""
-    there = [c for c in cells if c.length == length and c.task in weights and c.mean.value is not None]
-    mean = Mean.over([cell.mean for cell in there], [weights[cell.task] for cell in there], _bounded(suite))
-    return SuiteAverage(suite["name"], name, length, mean, len(there), len(weights))
+        members.setdefault(task["category"], []).append(task["name"].rpartition("/")[2])
+    categories = [{"name": name, "over": "tasks", "members": tasks} for name, tasks in members.items()]
+    return categories if len(categories) > 1 else []
 
 
 def _averages(suite: Mapping[str, Any], average: Mapping[str, Any], cells: Sequence[Cell]) -> list[SuiteAverage]:
+    """The average at every length, of those of its tasks that have a mean there."""
     result = []
-    for length in _lengths(cells):
-        present = {cell.task for cell in cells if cell.length == length and cell.mean.value is not None}
-        weights = average_weights(suite, average, present)
-        result.append(_average(suite, average["name"], length, weights, cells))
+    for length in sorted({cell.length for cell in cells}):
+        there = {cell.task: cell.mean for cell in cells if cell.length == length and cell.mean.value is not None}
+        weights = average_weights(suite, average, set(there))
+        means = {task: mean for task, mean in there.items() if task in weights}
+        mean = Mean.over(list(means.values()), [weights[task] for task in means], _bounded(suite))
+        result.append(SuiteAverage(suite["name"], average["name"], length, mean, len(means), len(weights)))
     return result
 
 

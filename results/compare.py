@@ -1,7 +1,7 @@
 """Checkpoints side by side: what they share, and their differences to a baseline, tested.
 
 A cell is tested on the samples that both runs answered (same id, same references, same document), or, when they share
-none, without pairs. Suite averages are tested where both runs have the same tasks at that length. Holm's correction is
+none, without pairs. Averages are tested where both runs have the same tasks at that length. Holm's correction is
 over everything that one table tests. See `significance` for the tests.
 """
 
@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from longeval.errors import UserError, nearest
-from longeval.results.aggregate import average_weights, counted_score
+from longeval.results.aggregate import average_weights, category_averages, counted_score
 from longeval.results.fairness import unfair_differences
 from longeval.results.published import Published
 from longeval.results.runs import Run, load_runs, merged_suites
-from longeval.results.significance import LEVEL, Difference, TwoRuns, difference, holm
+from longeval.results.significance import LEVEL, Difference, TwoRuns, difference, enough_draws, holm
 from longeval.results.store import Row
-from longeval.results.tables import is_percent
+from longeval.results.tables import is_percent, shown_averages
 
 Place = tuple[str, int, str]  # table row (a full task name, or an average's name), length, run label
 
@@ -77,17 +77,21 @@ def compare(paths: Sequence[Path], baseline: Path | None = None, published: Sequ
 
 def _test(suite: Mapping[str, Any], baseline: Run, others: Iterable[Run]) -> dict[Place, Tested]:
     """Every difference to the baseline that a suite's table shows, Holm's correction over all of them."""
-    found: dict[Place, Difference] = {}
+    parts: dict[Place, list[TwoRuns]] = {}
+    shown = shown_averages(suite)
+    averages = [a for a in [*category_averages(suite), *suite["averages"]] if a["name"] in shown]
     for run in others:
         cells = _shared_cells(suite, baseline, run)
-        bounded = {task["name"]: task["percent"] for task in suite["tasks"]}
-        for (task, length), pair in cells.items():
-            found[task, length, run.label] = difference([pair], bounded[task])
-        for average in suite["averages"]:
+        parts |= {(task, length, run.label): [pair] for (task, length), pair in cells.items()}
+        for average in averages:
             for length in sorted({length for _, length in cells}):
-                parts = _members(suite, average, length, cells, baseline, run)
-                if parts:
-                    found[average["name"], length, run.label] = difference(parts, is_percent(suite))
+                if members := _members(suite, average, length, cells, baseline, run):
+                    parts[average["name"], length, run.label] = members
+    bounded = {task["name"]: task["percent"] for task in suite["tasks"]}
+    draws = enough_draws(len(parts))
+    found = {
+        place: difference(cells, bounded.get(place[0], is_percent(suite)), draws) for place, cells in parts.items()
+    }
     corrected = holm(difference.p for difference in found.values())
     return {place: Tested(found[place], p) for place, p in zip(found, corrected, strict=True)}
 

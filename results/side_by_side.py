@@ -30,6 +30,7 @@ from longeval.results.tables import (
     sample_counts,
     scaled,
     short_name,
+    shown_averages,
     suite_notes,
     window_note,
 )
@@ -47,16 +48,13 @@ def _suite_grid(comparison: Comparison, suite: Mapping[str, Any], detect: float 
     table = _Lines(comparison, suite, labels)
     groups = [table.task(task) for task in suite["tasks"]]
     groups += [table.beside(task, score) for task in suite["tasks"] for score in task.get("beside", ())]
-    categories = (category for run in comparison.runs for category in run.scores.categories)
-    names = dict.fromkeys(c.name for c in categories if c.suite == suite["name"] and c.mean.value is not None)
-    groups += [table.average(name, "category") for name in names]
-    groups += [table.average(average["name"], "average") for average in suite["averages"]]
+    groups += [table.average(name, kind) for name, kind in shown_averages(suite).items()]
     runs = [run.label for run in comparison.runs if suite["name"] in run.suites]
     return Grid(
         title=f"{suite['title']} · {runs[0] if len(runs) == 1 else f'{len(runs)} checkpoints'}",
         stubs=("task", "checkpoint"),
         columns=list(labels.values()),
-        groups=groups,
+        groups=[group for group in groups if group],
         notes=_notes(comparison, suite, detect),
         merged=1,
     )
@@ -98,7 +96,10 @@ class _Lines:
             figures = cell_record(run.label, self.suite["name"], cell, label, percent)
             return self._entry(cell.mean, cell_marks(cell), figures, percent, task["name"], length, run), cell.mean
 
-        return self._measured(name, percent, "", entry) + self._published(name)
+        lines = self._measured(name, percent, "", entry)
+        if "average" not in shown_averages(self.suite).values():
+            lines += self._differences(task["name"], percent)
+        return lines + self._published(name)
 
     def beside(self, task: Mapping[str, Any], score: str) -> list[Line]:
         """The lines of a score that a task has beside its headline: a mean without an interval, not tested."""
@@ -129,16 +130,20 @@ class _Lines:
             marks = average_marks(average)
             return self._entry(average.mean, marks, figures, percent, name, length, run), average.mean
 
-        return self._measured(name, percent, kind, entry) + self._differences(name, percent) + self._published(name)
+        lines = self._measured(name, percent, kind, entry)
+        if kind == "category":
+            return lines if any(entry.record for line in lines for entry in line.entries) else []
+        return lines + self._differences(name, percent) + self._published(name)
 
-    def _differences(self, name: str, percent: bool) -> list[Line]:
-        """What every checkpoint's average is above the baseline's, with its interval and Cohen's d."""
+    def _differences(self, row: str, percent: bool) -> list[Line]:
+        """What every checkpoint is above the baseline in an average (a task, where the suite shows no average), with
+        its interval and Cohen's d."""
         lines = []
         for run in self.runs:
-            found = [self.tested.get((name, length, run.label)) for length in self.labels]
+            found = [self.tested.get((row, length, run.label)) for length in self.labels]
             if any(found):
                 entries = [_difference_entry(one.difference, percent) if one else Entry() for one in found]
-                lines.append(Line((name, f"{run.label} − base"), entries, "difference"))
+                lines.append(Line((short_name(row), f"{run.label} − baseline"), entries, "difference"))
         return lines
 
     def _absent(self, length: int) -> Entry:
@@ -174,7 +179,7 @@ class _Lines:
 
     def _label(self, run: Run) -> str:
         several = len(self.comparison.runs) > 1
-        return f"{run.label} (base)" if several and run is self.comparison.baseline else run.label
+        return f"{run.label} (baseline)" if several and run is self.comparison.baseline else run.label
 
     def _published(self, row: str) -> list[Line]:
         lines = []
@@ -266,12 +271,14 @@ def _test_notes(comparison: Comparison, suite: Mapping[str, Any], detect: float 
     if not tested:
         return []
     tests = ", ".join(dict.fromkeys(one.difference.test for one in tested.values()))
+    unpaired = dict.fromkeys(label for (_, _, label), one in tested.items() if not one.difference.pairs)
+    paired = len(unpaired) < len({label for _, _, label in tested})
     lines = [
         f"{BETTER} better, {WORSE} worse than {comparison.baseline.label}: p < {LEVEL} after Holm's correction over "
-        f"the table's {len(tested)} tests ({tests})",
-        "− base: difference to it with its 95 % interval and Cohen's d (over the deviation of the paired differences)",
+        f"the table's tests, {len(tested)} in all ({tests})",
+        "− baseline: difference to it with its 95 % interval and Cohen's d"
+        + (" (over the deviation of the paired differences)" if paired else ""),
     ]
-    unpaired = dict.fromkeys(label for (_, _, label), one in tested.items() if not one.difference.pairs)
     if unpaired:
         lines.append(f"no samples in common with {comparison.baseline.label}: {', '.join(unpaired)}")
     return lines + _power_note(comparison, suite, detect)
@@ -294,5 +301,7 @@ def _power_note(comparison: Comparison, suite: Mapping[str, Any], detect: float 
         pairs = statistics.median(difference.pairs for difference in paired)
         visible = number(smallest_visible(deviation, pairs), percent)
         needed = samples_needed(wanted / 100 if percent else wanted, deviation)
-        parts.append(f"from {visible} in {what} ({pairs:,.0f} samples; {wanted:g} needs {needed:,})")
-    return [f"a test at {LEVEL:.0%} sees differences with {POWER:.0%} power " + " and ".join(parts)] if parts else []
+        parts.append(f"{visible} in {what} ({pairs:,.0f} samples; {wanted:g} would need {needed:,})")
+    unit = "points" if percent else "nats"
+    seen = f"a single test at {100 * LEVEL:g} % sees with {100 * POWER:g} % power a difference in {unit} of "
+    return [seen + " and ".join(parts)] if parts else []

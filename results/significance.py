@@ -3,9 +3,10 @@
 On the samples that both answered, pairs are compared: exact McNemar for 0/1 scores (the binomial test on the samples
 where exactly one is right), else the permutation test that swaps the two scores of a pair (flips the signs of their
 differences). Where two runs share no sample of a cell (other seeds), scores are shuffled between the runs within it.
-An average over cells is the weighted sum of their differences, permuted within cells. Permutation tests draw 10,000
-times with a fixed seed and count the data itself (Phipson and Smyth 2010): no p-value is below 1e-4, and the error of
-the first kind keeps its level. All tests are two-sided; `holm` corrects the p-values of one table.
+An average over cells is the weighted sum of their differences, permuted within cells. Permutation tests draw with a
+fixed seed and count the data itself (Phipson and Smyth 2010), so that the error of the first kind keeps its level; no
+p-value is below 1 / draws, and a table of many tests needs many draws (`enough_draws`). All tests are two-sided; `holm`
+corrects the p-values of one table.
 
 The 95 % interval of a difference of scores in [0, 1] is Student's, after a pair in favour of each side is added to its
 variance (Bonett and Price 2012; without pairs Agresti and Caffo 2000), so that two models that never differed do not
@@ -24,9 +25,9 @@ import numpy as np
 
 from longeval.results.statistics import SEED, Array, student_quantile
 
-DRAWS = 10_000
 LEVEL = 0.05
 POWER = 0.8
+_DRAWS = 10_000
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,16 @@ class Difference:
     test: str
 
 
-def difference(cells: Sequence[TwoRuns], bounded: bool = True) -> Difference:
-    """The difference of one cell, or of the weighted average over several; `bounded`: scores lie in [0, 1]."""
+def enough_draws(tests: int) -> int:
+    """Draws that let Holm's correction over so many tests go down to a twentieth of its level."""
+    return max(_DRAWS, math.ceil(20 * tests / LEVEL))
+
+
+def difference(cells: Sequence[TwoRuns], bounded: bool = True, draws: int = _DRAWS) -> Difference:
+    """The difference of one cell, or of the weighted average over several; `bounded`: scores lie in [0, 1].
+
+    `draws`: of a permutation test.
+    """
     total = math.fsum(cell.weight for cell in cells)
     shares = [cell.weight / total for cell in cells]
     value = math.fsum(share * cell.value for share, cell in zip(shares, cells, strict=True))
@@ -102,7 +111,7 @@ def difference(cells: Sequence[TwoRuns], bounded: bool = True) -> Difference:
         test, p = "exact McNemar", mcnemar(cells[0].first, cells[0].second)
     else:
         test = "paired permutation" if paired else "permutation"
-        p = permutation_test(cells, shares, value)
+        p = permutation_test(cells, shares, value, draws)
     pairs = sum(len(cell.first) for cell in cells if cell.paired)
     return Difference(value, error, low, high, effect, p, pairs, test)
 
@@ -134,31 +143,35 @@ def mcnemar(first: Array, second: Array) -> float:
     return min(1.0, float(2 * tail / 2**n))
 
 
-def permutation_test(cells: Sequence[TwoRuns], shares: Sequence[float], observed: float) -> float:
+def permutation_test(cells: Sequence[TwoRuns], shares: Sequence[float], observed: float, draws: int) -> float:
     """Two-sided p-value of Σ share · difference, by swapping within pairs, or shuffling within cells without pairs."""
     generator = np.random.default_rng(SEED)
-    drawn = np.zeros(DRAWS)
+    drawn = np.zeros(draws)
     for cell, share in zip(cells, shares, strict=True):
-        drawn += share * (_swapped(cell, generator) if cell.paired else _shuffled(cell, generator))
+        drawn += share * (_swapped if cell.paired else _shuffled)(cell, generator, draws)
     extreme = np.count_nonzero(np.abs(drawn) >= abs(observed) - 1e-12)
-    return float(1 + extreme) / (DRAWS + 1)
+    return float(1 + extreme) / (draws + 1)
 
 
-def _swapped(cell: TwoRuns, generator: np.random.Generator) -> Array:
-    """float64 [DRAWS]: means of the paired differences with random signs."""
-    differences = cell.second - cell.first
-    moving = differences[differences != 0]
-    positive = generator.integers(0, 2, (DRAWS, len(moving)), dtype=np.int8)
-    means: Array = (2 * (positive @ moving) - moving.sum()) / len(differences)
-    return means
+def _swapped(cell: TwoRuns, generator: np.random.Generator, draws: int) -> Array:
+    """float64 [draws]: means of the paired differences with random signs."""
+    sizes, counts = np.unique(np.abs(cell.second - cell.first), return_counts=True)
+    total = np.zeros(draws)
+    for size, count in zip(sizes[sizes > 0], counts[sizes > 0], strict=True):
+        total += size * (2 * generator.binomial(count, 0.5, draws) - count)
+    return total / len(cell.first)
 
 
-def _shuffled(cell: TwoRuns, generator: np.random.Generator) -> Array:
-    """float64 [DRAWS]: differences of the means when all scores of the cell are dealt to the two runs anew."""
+def _shuffled(cell: TwoRuns, generator: np.random.Generator, draws: int) -> Array:
+    """float64 [draws]: differences of the means when all scores of the cell are dealt to the two runs anew."""
     values, counts = np.unique(np.concatenate([cell.first, cell.second]), return_counts=True)
-    dealt = generator.multivariate_hypergeometric(counts, len(cell.first), size=DRAWS, method="marginals") @ values
-    differences: Array = (float(counts @ values) - dealt) / len(cell.second) - dealt / len(cell.first)
-    return differences
+    first, missing, left = np.zeros(draws), np.full(draws, len(cell.first)), int(counts.sum())
+    for value, count in zip(values, counts, strict=True):
+        left -= int(count)
+        dealt = generator.hypergeometric(count, left, missing)
+        first += value * dealt
+        missing -= dealt
+    return (float(counts @ values) - first) / len(cell.second) - first / len(cell.first)
 
 
 def holm(p_values: Iterable[float]) -> list[float]:

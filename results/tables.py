@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
-from longeval.results.aggregate import Cell, Scores, SuiteAverage
+from longeval.results.aggregate import Cell, Scores, SuiteAverage, average_weights, category_averages
 from longeval.results.grid import Entry, Grid, Line
 from longeval.results.statistics import Mean
 
@@ -118,15 +118,7 @@ def _suite(manifest: Mapping[str, Any], suite: Mapping[str, Any], scores: Scores
         tasks.append(
             Line((short_name(task["name"]),), [_cell(run, name, cell, label, task["percent"]) for cell, label in cells])
         )
-    percent = is_percent(suite)
-    groups = [tasks, _beside(run, suite, scores, labels)]
-    for kind, averages in (("category", scores.categories), ("average", scores.averages)):
-        lines = []
-        for average_name, at in averages_by_name(averages, name).items():
-            entries = [_average(run, kind, at.get(length), label, percent) for length, label in labels.items()]
-            if kind == "average" or any(entry.record for entry in entries):
-                lines.append(Line((average_name,), entries, kind))
-        groups.append(lines)
+    groups = [tasks, _beside(run, suite, scores, labels), *_average_lines(run, suite, scores, labels)]
     return Grid(
         title=f"{suite['title']} · {run}",
         stubs=("task",),
@@ -150,6 +142,35 @@ def _beside(run: str, suite: Mapping[str, Any], scores: Scores, labels: Mapping[
                 entries.append(Entry(number(mean.value, task["percent"]), record=figures))
             lines.append(Line((name,), entries, "category"))
     return lines
+
+
+def _average_lines(
+    run: str, suite: Mapping[str, Any], scores: Scores, labels: Mapping[int, str]
+) -> tuple[list[Line], list[Line]]:
+    """The rows of categories and those of averages."""
+    lines: dict[str, list[Line]] = {"category": [], "average": []}
+    by_name = averages_by_name([*scores.categories, *scores.averages], suite["name"])
+    for name, kind in shown_averages(suite).items():
+        at = by_name.get(name, {})
+        entries = [_average(run, kind, at.get(n), label, is_percent(suite)) for n, label in labels.items()]
+        if kind == "average" or any(entry.record for entry in entries):
+            lines[kind].append(Line((name,), entries, kind))
+    return lines["category"], lines["average"]
+
+
+def shown_averages(suite: Mapping[str, Any]) -> dict[str, str]:
+    """The averages that tables have rows for, each with its kind, "category" or "average".
+
+    One over a single task that was run would repeat that task's row.
+    """
+    run = {task["name"] for task in suite["tasks"]}
+    kinds = {"category": category_averages(suite), "average": suite["averages"]}
+    return {
+        average["name"]: kind
+        for kind, averages in kinds.items()
+        for average in averages
+        if len(run & average_weights(suite, average, run).keys()) > 1
+    }
 
 
 def averages_by_name(averages: Iterable[SuiteAverage], suite: str) -> dict[str, dict[int, SuiteAverage]]:

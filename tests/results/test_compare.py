@@ -72,12 +72,12 @@ def test_the_average_of_a_difference_is_the_difference_of_averages(runs):
 def test_differences_of_averages_are_shown(runs):
     comparison = compare(runs[:2])
     (grid,) = comparison_grids(comparison)
-    shown_at = entries(grid, "average", "path-fox − base")["4k"]
+    shown_at = entries(grid, "average", "path-fox − baseline")["4k"]
     found = comparison.tested["ruler"]["average", 4096, "path-fox"].difference
     assert shown_at.text == f"+{100 * found.value:.1f}"
     assert shown_at.interval.endswith(f" d={found.effect:.2f}")
     (reverse,) = comparison_grids(compare(runs[:2], baseline=runs[1]))
-    assert entries(reverse, "average", "rope − base")["4k"].text == f"{-100 * found.value:.1f}"
+    assert entries(reverse, "average", "rope − baseline")["4k"].text == f"{-100 * found.value:.1f}"
 
 
 def test_best_and_significance_are_marked(runs):
@@ -85,11 +85,11 @@ def test_best_and_significance_are_marked(runs):
     best = entries(grid, "niah_single_1", "path-fox")["4k"]
     assert best.best
     assert best.marks == ("▲",)
-    assert not entries(grid, "niah_single_1", "rope (base)")["4k"].best
+    assert not entries(grid, "niah_single_1", "rope (baseline)")["4k"].best
     (reverse,) = comparison_grids(compare(runs[:2], baseline=runs[1]))
     assert entries(reverse, "niah_single_1", "rope")["4k"].marks == ("▼",)
     assert reverse.notes[1].startswith(
-        "▲ better, ▼ worse than path-fox: p < 0.05 after Holm's correction over the table's 9"
+        "▲ better, ▼ worse than path-fox: p < 0.05 after Holm's correction over the table's tests, 9 in all"
     )
 
 
@@ -112,6 +112,31 @@ def test_a_smaller_run_is_compared_on_what_both_have(runs, tmp_path):
     assert lengths.startswith("not the same in all runs: lengths of ruler/niah_single_1, ruler/vt (rope: [1024, 2048")
 
 
+def test_categories_are_tested_where_they_have_several_tasks(tmp_path):
+    three = ("niah_single_1", "niah_single_2", "vt")
+    for name, skill in (("a", 0.5), ("b", 0.9)):
+        build_run(tmp_path / name, name, tasks=three, lengths=(1024,), n=9, skill=skill)
+    comparison = compare([tmp_path / "a", tmp_path / "b"])
+    assert [row for row, _, _ in comparison.tested["ruler"]] == [
+        *(f"ruler/{short}" for short in three),
+        "retrieval",
+        "average",
+    ]
+    (grid,) = comparison_grids(comparison)
+    marked = entries(grid, "retrieval", "b")["1k"].marks
+    assert ("▲" in marked) == comparison.tested["ruler"]["retrieval", 1024, "b"].significant
+    assert {line.labels[0] for line in grid.lines if line.style == "difference"} == {"average"}
+
+
+def test_a_suite_of_one_task_shows_its_differences_there(tmp_path):
+    for name, skill in (("a", 0.5), ("b", 0.9)):
+        build_run(tmp_path / name, name, "phonebook", lengths=(2048,), n=9, skill=skill)
+    (grid,) = comparison_grids(compare([tmp_path / "a", tmp_path / "b"], published=[load_published("path-paper")]))
+    labels = [line.labels for line in grid.lines]
+    assert labels[:3] == [("lookup", "a (baseline)"), ("lookup", "b"), ("lookup", "b − baseline")]
+    assert labels[3:] == [("lookup", f"{model} (published)") for model in ("RoPE", "FoX", "PaTH", "PaTH-FoX")]
+
+
 def test_averages_over_different_tasks_are_not_tested(runs, tmp_path):
     build_run(tmp_path / "part", "part", tasks=TASKS[:1], n=30)
     tested = compare([runs[0], tmp_path / "part"]).tested["ruler"]
@@ -121,7 +146,7 @@ def test_averages_over_different_tasks_are_not_tested(runs, tmp_path):
 def test_suites_of_one_run_only(runs, tmp_path):
     build_run(tmp_path / "book", "book", suite="phonebook", lengths=(2048,))
     ruler, phonebook = comparison_grids(compare([runs[0], tmp_path / "book"]))
-    assert {line.labels[1] for line in ruler.lines} == {"rope (base)"}
+    assert {line.labels[1] for line in ruler.lines} == {"rope (baseline)"}
     assert {line.labels[1] for line in phonebook.lines} == {"book"}
     assert "suite not run: rope" in phonebook.notes
 
@@ -147,7 +172,7 @@ def test_published_rows_stand_beside(runs):
     published = entries(grid, "average", "PaTH-FoX (published)")
     assert [published[n].text for n in ("1k", "4k", "8k", "16k")] == ["", "42.3", "34.0", "22.6"]
     assert not any(entry.best for line in grid.lines if line.style == "published" for entry in line.entries)
-    assert entries(grid, "average", "rope (base)")["8k"].text == ""
+    assert entries(grid, "average", "rope (baseline)")["8k"].text == ""
     assert any("arXiv 2505.16381" in note for note in grid.notes)
 
 
@@ -173,8 +198,8 @@ def test_labels(runs, tmp_path):
 def test_power_note(runs):
     (grid,) = comparison_grids(compare(runs[:2]), detect=10)
     (note,) = [note for note in grid.notes if "power" in note]
-    assert "in a cell (30 samples; 10 needs " in note
-    assert "in the average (60 samples; 10 needs " in note
+    assert "in a cell (30 samples; 10 would need " in note
+    assert "in the average (60 samples; 10 would need " in note
 
 
 def test_rows_pair_by_sample_and_content():

@@ -34,9 +34,9 @@ def longeval(folder, monkeypatch, capsys):
 def test_compare(longeval):
     status, out, err = longeval("compare", "rope", "path-fox", "--with", "path-paper", "--detect", "3")
     assert status == 0
-    assert "rope (base)" in out
+    assert "rope (baseline)" in out
     assert "PaTH-FoX (published)" in out
-    assert "3 needs" in out.replace("\n", " ")
+    assert "3 would need" in out.replace("\n", " ")
     assert err == ""
 
 

@@ -7,7 +7,7 @@ from statsmodels.stats.contingency_tables import mcnemar as reference_mcnemar
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import NormalIndPower
 
-from longeval.results.significance import TwoRuns, difference, holm, mcnemar, samples_needed
+from longeval.results.significance import LEVEL, TwoRuns, difference, enough_draws, holm, mcnemar, samples_needed
 
 
 def pair(first, second, paired=True, weight=1.0):
@@ -40,6 +40,27 @@ def test_paired_permutation():
     result = difference([pair(first, second)])
     assert result.test == "paired permutation"
     assert result.p == pytest.approx(expected, abs=0.015)
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_fractions_without_a_common_step_are_permuted_exactly(paired):
+    rng = np.random.default_rng(6)
+    first, second = rng.random(7), rng.random(7) + 0.25
+    expected = stats.permutation_test(
+        (second, first),
+        lambda a, b, axis: a.mean(axis) - b.mean(axis),
+        permutation_type="samples" if paired else "independent",
+        n_resamples=np.inf,
+    ).pvalue
+    assert difference([pair(first, second, paired)], draws=100_000).p == pytest.approx(expected, abs=0.005)
+
+
+@pytest.mark.parametrize("tests", [1, 100, 1000])
+@pytest.mark.parametrize("paired", [True, False])
+def test_a_large_table_can_still_show_a_clear_difference(tests, paired):
+    first, second = np.linspace(0, 0.4, 40), np.linspace(0.6, 1, 40)
+    p = difference([pair(first, second, paired)], draws=enough_draws(tests)).p
+    assert holm([p, *[1.0] * (tests - 1)])[0] < LEVEL / 10
 
 
 def test_permutation_without_pairs():

@@ -49,9 +49,19 @@ def test_marks():
 
 
 def test_partial_suite_is_labelled():
+    three = [task("s/a"), task("s/b"), task("s/c")]
+    text = shown(manifest(three[:2], all_tasks=three), rows("s/a", [1.0] * 4) + rows("s/b", [1.0] * 4))
+    assert "partial suite: 2/3 tasks" in text
+    assert "100.0±0.0 2/3" in text
+
+
+def test_an_average_over_one_task_has_no_row():
     text = shown(manifest([task("s/a")], all_tasks=[task("s/a"), task("s/b")]), rows("s/a", [1.0] * 4))
     assert "partial suite: 1/2 tasks" in text
-    assert "100.0±0.0 1/2" in text
+    assert "average" not in text
+    tasks = [task("s/a", "x"), task("s/b", "x"), task("s/c", "alone")]
+    text = shown(manifest(tasks), [row for t in tasks for row in rows(t["name"], [1.0] * 4)])
+    assert [line.split()[0] for line in text.splitlines()[3:10] if line.strip()] == ["a", "b", "c", "x", "average"]
 
 
 def test_one_sample_shows_no_error_bar_and_a_loss_is_not_a_percentage():
