@@ -64,12 +64,7 @@ class VllmModel:
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
         for index, output in self._stream([(prompt, params) for prompt in prompts]):
-            continuation = output.outputs[0]
-            if continuation.finish_reason not in ("stop", "length"):
-                raise RuntimeError(f"vLLM ended a request with {continuation.finish_reason!r}")
-            ids = list(continuation.token_ids)
-            reason, text = ending.check(ids)
-            yield Generation(index, tuple(ids), text, reason or "length")
+            yield _generation(index, output.outputs[0], ending)
 
     def logprobs(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
         from vllm import SamplingParams
@@ -127,6 +122,19 @@ class VllmModel:
         finally:
             if running:
                 self.engine.abort_request(list(running))
+
+
+def _generation(index: int, continuation: Any, ending: Ending) -> Generation:
+    """Ended where `ending` ends it: vLLM itself looks for stop strings only in what follows min_tokens."""
+    said = continuation.finish_reason
+    if said not in ("stop", "length"):
+        raise RuntimeError(f"vLLM ended a request with {said!r}")
+    ids, text = list(continuation.token_ids), ""
+    for end in range(1, len(ids) + 1):
+        reason, text = ending.check(ids[:end])
+        if reason is not None:
+            return Generation(index, tuple(ids[:end]), text, reason)
+    return Generation(index, tuple(ids), text, said)
 
 
 def load_vllm(

@@ -1,4 +1,7 @@
-"""What the vLLM tests share: engines, golden checkpoints, and a float64 oracle that knows nothing of vLLM."""
+"""What the vLLM tests share: engines, golden checkpoints, and a float64 oracle that knows nothing of vLLM.
+
+LONGEVAL_TEST_DEVICE=cuda runs the engine tests on a GPU: Triton kernels, V2 runner, async scheduling, CUDA graphs.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-V2 = os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1"
+DEVICE = os.environ.get("LONGEVAL_TEST_DEVICE", "cpu")
+CUDA = DEVICE == "cuda"
+V2 = os.environ.get("VLLM_USE_V2_MODEL_RUNNER", str(int(CUDA))) == "1"  # vLLM's default on CUDA
+V2_ON_CPU = V2 and not CUDA  # its helper kernels interpreted: half a second per step
 # Every golden case where a folder with all of them is at hand, else those that the repository carries.
 GOLDEN = Path(os.environ.get("LONGEVAL_GOLDEN", Path(__file__).parents[1] / "golden"))
 CASES = sorted(path.parent.name for path in GOLDEN.glob("*/golden.safetensors"))
@@ -43,7 +49,7 @@ def require_vllm() -> None:
         if os.environ.get("LONGEVAL_REQUIRE_VLLM"):
             raise RuntimeError("vLLM is required (LONGEVAL_REQUIRE_VLLM) but not installed")
         pytest.skip("vLLM is not installed", allow_module_level=True)
-    if V2:
+    if V2_ON_CPU:
         _triton_on_cpu()
 
 
@@ -59,13 +65,13 @@ def _triton_on_cpu() -> None:
     backends["cpu"] = SimpleNamespace(driver=Driver, compiler=None)
 
 
-def load(folder: Path, max_length: int = 2600, **options: Any) -> Any:
+def load(folder: Path, max_length: int = 2600, dtype: str = "float32", **options: Any) -> Any:
     from longeval.models.checkpoint import Checkpoint
     from longeval.models.vllm.backend import load_vllm
 
     options = {"kv_cache_memory_bytes": 1 << 27, "disable_log_stats": False, "max_num_seqs": 16} | options
     pairs = [f"{key}={json.dumps(value)}" for key, value in options.items()]
-    return load_vllm(Checkpoint(folder.name, folder), "float32", "cpu", max_length, pairs)
+    return load_vllm(Checkpoint(folder.name, folder), dtype, DEVICE, max_length, pairs)
 
 
 def case_with(model_type: str, **keys: Any) -> Path:

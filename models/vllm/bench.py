@@ -1,0 +1,208 @@
+"""Speed and memory of the vLLM backend by position method, in one run: `python -m longeval.models.vllm.bench`.
+
+Checkpoints of 760M parameters with random weights in bfloat16, started as `longeval run` starts them: compiled, with
+CUDA graphs. RoPE runs on vLLM's own attention, FlashAttention 3 on a Hopper GPU, and is what the others are measured
+against. Each model has a process and the whole GPU for itself; prompts are random, so that no prefix is shared. Times
+are the best of two rounds after a short one that compiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from safetensors.torch import save_file
+
+from longeval.models.architecture import read_architecture
+from longeval.models.checkpoint import Checkpoint
+from longeval.models.network import Network
+from longeval.models.vllm.backend import VllmModel, load_vllm
+from longeval.models.vllm.configs import implied_shapes
+
+BASELINE = "rope"
+KINDS: dict[str, dict[str, Any]] = {
+    BASELINE: {"model_type": "transformer", "architectures": ["TransformerForCausalLM"]},
+    "fox": {"model_type": "forgetting_transformer", "architectures": ["ForgettingTransformerForCausalLM"]},
+    "path": {"model_type": "path_attn", "architectures": ["PaTHAttentionForCausalLM"]},
+    "path-fox": {"model_type": "path_attn", "architectures": ["PaTHAttentionForCausalLM"], "use_forget_gate": True},
+}
+SIZE = {"num_hidden_layers": 24, "hidden_size": 1536, "num_heads": 24, "intermediate_size": 4096, "vocab_size": 32_000}
+
+
+@dataclass(frozen=True)
+class Batch:
+    """`prompts` prompts of `length` tokens at once, `new` tokens each."""
+
+    prompts: int
+    length: int
+    new: int
+
+    def __str__(self) -> str:
+        return f"{self.prompts} × {self.length} + {self.new}"
+
+
+T = TypeVar("T")
+ROUNDS = 2
+BATCHES = (Batch(64, 4096, 128), Batch(4, 16_384, 64), Batch(4, 65_536, 16))
+DOCUMENT = 65_536  # tokens of the document that is scored
+
+
+@dataclass(frozen=True)
+class Memory:
+    """GiB of the cache, and of everything else that PyTorch allocated at its peak, weights included.
+
+    bytes_per_token: of the cache, all layers; `relative`: over keys and values in the model's dtype. concurrent: texts
+    of the longest length that the cache holds at once.
+    """
+
+    cache: float
+    others: float
+    bytes_per_token: float
+    relative: float
+    concurrent: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One model: seconds by batch and for the document, and of batches with one new token; engine start included."""
+
+    kind: str
+    facts: dict[str, Any]
+    start: float
+    seconds: dict[str, float]
+    prefill: dict[str, float]
+    memory: Memory
+
+
+def checkpoint(kind: str, size: Mapping[str, int], folder: Path, dtype: torch.dtype = torch.bfloat16) -> Checkpoint:
+    """A checkpoint of that kind with random weights, written to `folder`; its forget gates start nearly open."""
+    config = {**KINDS[kind], **size, "eos_token_id": None, "dtype": str(dtype).removeprefix("torch.")}
+    arch, names = read_architecture(config, implied_shapes(config), kind)
+    with torch.device("meta"):
+        network = Network(arch)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    rng = torch.Generator(device).manual_seed(0)
+    weights = {}
+    for name, parameter in network.named_parameters():
+        for theirs, ours in names.items():
+            name = name.replace(ours, theirs)
+        values = torch.empty(parameter.shape, dtype=dtype, device=device).normal_(0, 0.02, generator=rng)
+        if parameter.dim() == 1:
+            values.fill_(6 if name.endswith("bias") else 1)
+        weights[name] = values
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return Checkpoint(kind, folder)
+
+
+def measure(
+    kind: str, size: Mapping[str, int], batches: Sequence[Batch], document: int, options: Sequence[str], dtype: str
+) -> Measured:
+    """Starts the engine and runs every batch and the document."""
+    longest = max(document, *(batch.length + batch.new for batch in batches))
+    with tempfile.TemporaryDirectory() as folder:
+        source = checkpoint(kind, size, Path(folder), getattr(torch, dtype))
+        start, model = _timed(lambda: load_vllm(source, dtype, "auto", longest, options))
+    text = random_texts(size["vocab_size"])
+    _generate(model, text, Batch(2, min(batch.length for batch in batches), 4))
+    model.logprobs(text(min(document, 8192)))
+    seconds = {str(batch): min(_generate(model, text, batch) for _ in range(ROUNDS)) for batch in batches}
+    prefill = {
+        str(batch): min(_generate(model, text, replace(batch, new=1)) for _ in range(ROUNDS)) for batch in batches
+    }
+    seconds[f"log-probabilities of {document}"] = min(_score(model, text(document)) for _ in range(ROUNDS))
+    facts = {key: value for key, value in model.provenance.items() if not key.startswith("checkpoint")}
+    plain = 2 * size["hidden_size"] * size["num_hidden_layers"] * getattr(torch, dtype).itemsize
+    measured = Measured(kind, facts, start, seconds, prefill, _memory(model, longest, plain))
+    model.close()
+    return measured
+
+
+def _memory(model: VllmModel, longest: int, plain: int) -> Memory:
+    """`plain`: bytes of one token's keys and values."""
+    specs = [spec for specs in model.engine.collective_rpc("get_kv_cache_spec") for spec in specs.values()]
+    blocks = model.engine.vllm_config.cache_config.num_gpu_blocks
+    cache = blocks * sum(spec.page_size_bytes for spec in specs) / 2**30
+    others = max(0, torch.cuda.max_memory_allocated() / 2**30 - cache)
+    per_token = sum(spec.page_size_bytes / spec.block_size for spec in specs)
+    return Memory(cache, others, per_token, per_token / plain, model.provenance["cache_tokens"] / longest)
+
+
+def random_texts(vocab_size: int) -> Callable[[int], list[int]]:
+    """A function of a length: each text is another."""
+    rng = torch.Generator().manual_seed(0)
+    return lambda length: torch.randint(3, vocab_size, (length,), generator=rng).tolist()
+
+
+def _generate(model: VllmModel, text: Callable[[int], list[int]], batch: Batch) -> float:
+    """Seconds from the first request to the last token."""
+    prompts = [text(batch.length) for _ in range(batch.prompts)]
+    return _timed(lambda: list(model.generate(prompts, batch.new)))[0]
+
+
+def _score(model: VllmModel, ids: list[int]) -> float:
+    return _timed(lambda: model.logprobs(ids))[0]
+
+
+def _timed(call: Callable[[], T]) -> tuple[float, T]:
+    begun = time.perf_counter()
+    result = call()
+    return time.perf_counter() - begun, result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--kinds", default=",".join(KINDS), help="comma-separated: %(default)s")
+    parser.add_argument("--json", type=Path, help="also write all of it to this file")
+    parser.add_argument("--vllm", action="append", default=[], help="engine argument KEY=VALUE for all; repeatable")
+    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("the benchmark needs a CUDA device; PyTorch sees none")
+    found: list[Measured] = []
+    spawn = multiprocessing.get_context("spawn")
+    for kind in args.kinds.split(","):
+        with ProcessPoolExecutor(1, mp_context=spawn) as alone:
+            found.append(alone.submit(measure, kind, SIZE, BATCHES, DOCUMENT, args.vllm, "bfloat16").result())
+        Console(width=110).print(table(found))
+        if args.json:
+            args.json.write_text(json.dumps([asdict(row) for row in found], indent=1) + "\n")
+
+
+def table(found: Sequence[Measured]) -> Table:
+    """Seconds, and speed relative to the baseline where it was measured."""
+    result = Table("", *(row.kind for row in found), title="seconds (speed relative to rope)", title_justify="left")
+    plain = next((row for row in found if row.kind == BASELINE), None)
+
+    def times(label: str, of: Callable[[Measured], float]) -> None:
+        cells = [f"{of(row):.2f}" + (f" ({of(plain) / of(row):.2f})" if plain else "") for row in found]
+        result.add_row(label, *cells)
+
+    for case in found[0].seconds:
+        times(case, lambda row, case=case: row.seconds[case])
+        if case in found[0].prefill:
+            times("  its prefill", lambda row, case=case: row.prefill[case])
+    memory = {
+        "cache bytes per token": lambda row: f"{row.memory.bytes_per_token:,.0f} ({row.memory.relative:.2f} × K+V)",
+        "cache, GiB": lambda row: f"{row.memory.cache:.1f}",
+        "everything else at its peak, GiB": lambda row: f"{row.memory.others:.1f}",
+        "longest texts at once": lambda row: f"{row.memory.concurrent:.1f}",
+        "engine start, s": lambda row: f"{row.start:.0f}",
+    }
+    for label, cell in memory.items():
+        result.add_row(label, *(cell(row) for row in found))
+    return result
+
+
+if __name__ == "__main__":
+    main()
