@@ -15,7 +15,7 @@ from typing import Any
 
 import longeval
 from longeval.models.base import Model
-from longeval.plan import Plan, suite_info
+from longeval.plan import Plan, suite_info, suite_notes
 from longeval.tasks.cache import tokenizer_hash
 
 _PACKAGES = ("torch", "triton", "transformers", "tokenizers", "datasets", "numpy", "vllm")
@@ -63,7 +63,7 @@ def info(plan: Plan, model: Model) -> dict[str, Any]:
         "model": display_name(model.name),
         "trained_length": plan.config.trained_length or model.trained_length,
         "provenance": model.provenance,
-        "suites": [suite_info(name, plan.tasks, plan.cells) for name in suites],
+        "suites": [suite_info(name, plan.tasks, suite_notes(name, plan.cells)) for name in suites],
         "cells": [
             {
                 "task": cell.task.name,

@@ -140,14 +140,13 @@ def _plan_cell(task: Task, length: int, config: RunConfig, tokenizer: Any, chat:
     return Cell(task, length, len(samples), sum(prompts), longest, note=task.cell_note(samples))
 
 
-def suite_info(name: str, tasks: Sequence[Task], cells: Sequence[Cell] = ()) -> dict[str, Any]:
-    """What results need to know of a suite, as JSON: its tasks in this run, all its tasks, its averages.
+def suite_info(name: str, tasks: Sequence[Task], notes: Sequence[str] = ()) -> dict[str, Any]:
+    """What results need to know of a suite, as JSON: those of its tasks in `tasks`, all its tasks, its averages.
 
     A task that runs only on request belongs to the suite when it was requested: without it the suite is not partial.
     """
     suite = get_suite(name)
     mine = [task for task in tasks if task.suite == name]
-    noted = [cell for cell in cells if cell.task.suite == name and cell.note]
     chosen = {task.name for task in mine}
     options = mine[0].options
 
@@ -175,8 +174,14 @@ def suite_info(name: str, tasks: Sequence[Task], cells: Sequence[Cell] = ()) -> 
             {"name": average.name, "over": average.over, "members": list(average.members)} for average in suite.averages
         ],
         "effective_threshold": suite.effective_threshold,
-        "notes": [
-            *dict.fromkeys(note for task in mine for note in task.notes()),
-            *(f"{cell.task.short_name} {cell.task.length_label(cell.length)}: {cell.note}" for cell in noted),
-        ],
+        "notes": list(notes),
     }
+
+
+def suite_notes(name: str, cells: Sequence[Cell]) -> list[str]:
+    """What belongs under the suite's table of a run of `cells`: how their samples were made."""
+    mine = [cell for cell in cells if cell.task.suite == name]
+    return [
+        *dict.fromkeys(note for cell in mine for note in cell.task.notes()),
+        *(f"{cell.task.short_name} {cell.task.length_label(cell.length)}: {cell.note}" for cell in mine if cell.note),
+    ]

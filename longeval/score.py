@@ -2,43 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jsonlines
+from rich.console import Group, RenderableType
 
 from longeval.errors import UserError
-from longeval.results.tables import PredictionScore
-from longeval.tasks import Sample, Task, get_task
+from longeval.plan import suite_info
+from longeval.results.aggregate import aggregate
+from longeval.results.store import Row
+from longeval.results.tables import run_tables
+from longeval.tasks import Sample, Task, TaskOptions, get_task, select_tasks
 from longeval.tasks.rows import DataRow, json_lines
 
 _FIELDS = ("task", "prediction", "references")
 
 
-def score_file(file: Path, out: Path | None = None) -> list[PredictionScore]:
-    """Scores JSONL rows `{"task", "prediction", "references", ...}`; `out` gets the same rows with `score`.
+@dataclass(frozen=True)
+class Scored:
+    """A `row` of a predictions file as a run would have it. `label`: of its length, None where it has none.
 
-    UserError names file and line of anything that is not a scoreable row; nothing is written then.
+    `written`: the row as it came, with its scores.
     """
-    scored, written = [], []
+
+    row: Row
+    label: str | None
+    written: dict[str, Any]
+
+
+def score_file(file: Path, out: Path | None = None) -> RenderableType:
+    """Scores JSONL rows `{"task", "prediction", "references", ...}`: the tables of a run that answered so.
+
+    `out` gets the same rows with `score`. UserError names file and line of anything that is not a scoreable row;
+    nothing is written then.
+    """
     tasks: dict[str, Task] = {}
+    scored = []
     for data in _read(file):
         try:
-            result, row = _score(data.record, tasks)
+            scored.append(_score(data, tasks))
         except UserError as error:
             raise UserError(f"{data.where}: {error}") from error
-        scored.append(result)
-        written.append(row)
     if not scored:
         raise UserError(f"{file} has no rows")
+    parts = ([one for one in scored if (one.label is None) is missing] for missing in (False, True))
+    tables = [_tables(file.name, part) for part in parts if part]
     if out is not None:
         try:
             with jsonlines.open(out, "w") as writer:
-                writer.write_all(written)
+                writer.write_all(one.written for one in scored)
         except OSError as error:
             raise UserError(f"cannot write {out} ({error.strerror}); choose another --out") from error
-    return scored
+    return Group(*tables)
 
 
 def _read(file: Path) -> Iterator[DataRow]:
@@ -49,7 +68,8 @@ def _read(file: Path) -> Iterator[DataRow]:
     return json_lines(lines, str(file))
 
 
-def _score(record: Mapping[str, Any], tasks: dict[str, Task]) -> tuple[PredictionScore, dict[str, Any]]:
+def _score(data: DataRow, tasks: dict[str, Task]) -> Scored:
+    record = data.record
     if missing := [name for name in _FIELDS if name not in record]:
         raise UserError(f"the row lacks {', '.join(missing)}")
     name, prediction, references = (record[field] for field in _FIELDS)
@@ -65,9 +85,9 @@ def _score(record: Mapping[str, Any], tasks: dict[str, Task]) -> tuple[Predictio
     sample = Sample(id="", task=name, length=length or 0, prompt="", ids=(), references=references, meta=meta)
     scores = task.score(prediction, sample)
     headline = next(iter(scores.values()))
-    label = "all" if length is None else task.length_label(length)
-    result = PredictionScore(name, length, label, headline, empty=not prediction.strip())
-    return result, {**record, "score": headline, "scores": scores}
+    row = Row(data.where, name, length or 0, 0, prediction=prediction, score=headline, scores=scores)
+    label = None if length is None else task.length_label(length)
+    return Scored(row, label, {**record, "score": headline, "scores": scores})
 
 
 def _length(value: Any, task: Task) -> int | None:
@@ -76,3 +96,19 @@ def _length(value: Any, task: Task) -> int | None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise UserError(f"length must be a whole number, not {value!r}")
     return task.bucket(value)
+
+
+def _tables(name: str, scored: Sequence[Scored]) -> RenderableType:
+    """Tables of rows that all have a length, or all have none."""
+    suites = list(dict.fromkeys(get_task(one.row.task).suite for one in scored))
+    tasks = select_tasks(suites, list({one.row.task for one in scored}), TaskOptions())
+    described = [suite_info(suite, tasks) for suite in suites]
+    if scored[0].label is None:
+        described = [{**suite, "effective_threshold": None} for suite in described]  # no length to be effective at
+    counts = Counter((one.row.task, one.row.length, one.label or "all") for one in scored)
+    cells = [
+        {"task": task, "length": length, "label": label, "planned": count, "fits": True, "smallest": None}
+        for (task, length, label), count in counts.items()
+    ]
+    manifest = {"info": {"model": name, "trained_length": None, "suites": described, "cells": cells}}
+    return run_tables(manifest, aggregate(manifest, [one.row for one in scored]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -11,17 +10,6 @@ from rich.console import Group, RenderableType
 from longeval.results.aggregate import Cell, Scores, SuiteAverage, average_weights, category_averages
 from longeval.results.grid import Entry, Grid, Line
 from longeval.results.statistics import Mean
-
-
-@dataclass(frozen=True)
-class PredictionScore:
-    """One scored row of a predictions file; `length` is None where the row has none."""
-
-    task: str
-    length: int | None
-    label: str
-    score: float
-    empty: bool
 
 
 def run_tables(manifest: Mapping[str, Any], scores: Scores) -> RenderableType:
@@ -287,30 +275,3 @@ def length_summary(summary: Mapping[str, Any]) -> str:
         f"weighted to long {number(summary['weighted_increasing'], True)}, "
         f"to short {number(summary['weighted_decreasing'], True)}"
     )
-
-
-def predictions_table(title: str, rows: Sequence[PredictionScore]) -> RenderableType:
-    """Scores of a predictions file: mean × 100 ± standard error with n, rows tasks, columns lengths."""
-    labels = {row.length: row.label for row in rows}
-    lengths = sorted(labels, key=lambda length: (length is None, length or 0))
-    tasks = list(dict.fromkeys(row.task for row in rows))
-    means = {
-        (task, length): Mean.of([row.score for row in rows if row.task == task and row.length == length])
-        for task in tasks
-        for length in lengths
-    }
-    lines = [
-        Line((task,), [_prediction(means[task, length], f"n={means[task, length].size:.0f}") for length in lengths])
-        for task in tasks
-    ]
-    groups = [lines]
-    if len(tasks) > 1:
-        there = {length: [means[task, length] for task in tasks if means[task, length].size] for length in lengths}
-        groups.append([Line(("mean of tasks",), [_prediction(Mean.over(there[n])) for n in lengths], "average")])
-    empty = sum(row.empty for row in rows)
-    notes = [f"{len(rows):,} predictions, {empty:,} empty"]
-    return Grid(title, ("task",), [labels[length] for length in lengths], groups, notes)
-
-
-def _prediction(mean: Mean, *marks: str) -> Entry:
-    return Entry(_with_error(mean, percent=True), marks=marks) if mean.size else Entry()

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from longeval.results.tables import predictions_table
 from longeval.score import score_file
 
 
@@ -23,6 +22,5 @@ def command(
     out: Annotated[Path | None, typer.Option("--out", help="Write the rows with their score here (JSONL).")] = None,
 ) -> int:
     """Score a predictions file by the official rules and print the table."""
-    rows = score_file(file, out)
-    Console().print(predictions_table(file.name, rows))
+    Console().print(score_file(file, out))
     return 0

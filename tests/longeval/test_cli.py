@@ -192,10 +192,44 @@ def test_score_gives_the_official_scores_in_order(longeval, tmp_path):
     file = write(tmp_path / "p.jsonl", QA, VT, {**QA, "prediction": "Rome"})
     status, table, _ = longeval("score", file, "--out", "scored.jsonl")
     assert status == 0
-    assert "50.0±50.0 n=2" in table
+    lines = [line.split() for line in table.splitlines()]
+    places = [lines.index(line) for line in (["task", "4k"], ["qa_1", "50.0±50.0"], ["task", "all"], ["vt", "50.0"])]
+    assert places == sorted(places)  # vt's row has no length
     scored = [json.loads(line) for line in (tmp_path / "scored.jsonl").read_text().splitlines()]
     assert [row["score"] for row in scored] == [1.0, 0.5, 0.0]
     assert [row["prediction"] for row in scored] == ["In Paris.", "ABCDE and FGHIJ", "Rome"]
+
+
+def test_score_prints_the_tables_of_a_run(longeval, tmp_path):
+    """Every suite's own averages and further scores; the file's rows are the denominator."""
+
+    def babilong(name, **fields):
+        row = {"task": f"babilong/{name}", "prediction": "garden", "references": ["garden"], "question": "Where? "}
+        return {**row, "length": 0, **fields}
+
+    def longbench(name, **fields):
+        return {"task": f"longbench_e/{name}", "prediction": "2", "references": ["2"], "length": 3999, **fields}
+
+    file = write(
+        tmp_path / "p.jsonl",
+        *(babilong(name) for name in ("qa1", "qa2", "qa3", "qa4")),
+        babilong("qa4", prediction="garden or office"),
+        longbench("passage_count"),
+        longbench("qasper"),
+        longbench("hotpotqa", prediction=""),
+        longbench("2wikimqa", length=8000),
+    )
+    status, table, _ = longeval("score", file)
+    assert status == 0
+    of_babilong, of_longbench = table.split("LongBench-E · p.jsonl")
+    assert "0k" in of_babilong
+    lines = [line.split() for line in of_babilong.splitlines()]
+    assert ["qa4", "50.0±50.0"] in lines
+    assert ["qa4", "substring", "100.0"] in lines
+    assert ["average", "87.5", "4/5"] in lines
+    lines = [line.split() for line in of_longbench.splitlines()]
+    assert ["macro", "66.7", "3/13", "100.0", "1/13"] in lines
+    assert "empty predictions: 1" in of_longbench
 
 
 @pytest.mark.parametrize(

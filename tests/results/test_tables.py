@@ -7,7 +7,7 @@ from builders import manifest, rows, task
 from rich.console import Console
 
 from longeval.results.aggregate import aggregate
-from longeval.results.tables import PredictionScore, predictions_table, run_tables
+from longeval.results.tables import run_tables
 
 SIX = (4096, 8192, 16384, 32768, 65536, 131072)
 
@@ -73,15 +73,6 @@ def test_one_sample_shows_no_error_bar_and_a_loss_is_not_a_percentage():
 
 def test_empty_run():
     assert "– n=0/4" in shown(manifest([task("s/a")]), [])
-
-
-def test_predictions_table():
-    data = [PredictionScore("s/a", 4096, "4k", score, False) for score in (1.0, 0.0)]
-    data += [PredictionScore("s/b", None, "all", 1.0, True)]
-    text = render(predictions_table("file", data), 100)
-    assert "50.0±50.0 n=2" in text
-    assert "100.0 n=1" in text
-    assert "3 predictions, 1 empty" in text
 
 
 def test_scores_beside_the_headline_have_rows_of_their_own():
