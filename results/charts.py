@@ -30,14 +30,14 @@ Colours = dict[str, str]
 
 
 def curves(
-    points: Sequence[Point], colours: Colours, labels: Mapping[int, str], percent: bool, legend: bool
+    points: Sequence[Point], colours: Colours, labels: Mapping[int, str], unit: str, percent: bool, legend: bool
 ) -> dict[str, Any]:
     """Scores against length, one line a run with its 95 % band.
 
     `points`: run, kind ("measured" or "published"), length, label, score, low, high, n and window (the run's trained
-    length, or None). `labels` of every length.
+    length, or None). `labels` of every length, `unit`: what lengths count.
     """
-    x = _length_axis(labels)
+    x = _length_axis(labels, unit)
     y_scale = {"domain": [0, 100]} if percent else {"zero": False}
     colour = _colour(colours, {point["run"] for point in points}, legend)
     dashes = {"domain": ["measured", "published"], "range": [[1, 0], [4, 3]]}
@@ -78,17 +78,17 @@ def curves(
     return _spec({"values": list(points)}, layers)
 
 
-def _length_axis(labels: Mapping[int, str]) -> dict[str, Any]:
+def _length_axis(labels: Mapping[int, str], unit: str) -> dict[str, Any]:
     """Logarithmic with every length as a tick; lengths of 0 and buckets, which no logarithm fits, side by side."""
     lengths = sorted(labels)
     if lengths[0] <= 0 or any("–" in label for label in labels.values()):
-        return {"field": "label", "type": "ordinal", "sort": [labels[n] for n in lengths], "title": "length",
+        return {"field": "label", "type": "ordinal", "sort": [labels[n] for n in lengths], "title": f"length ({unit})",
                 "axis": {"labelAngle": 0}}  # fmt: skip
     names = json.dumps({str(length): labels[length] for length in lengths}, ensure_ascii=False)
     return {
         "field": "length",
         "type": "quantitative",
-        "title": "length",
+        "title": f"length ({unit})",
         "scale": {"type": "log", "base": 2, "nice": False, "padding": 12},
         "axis": {"values": lengths, "labelExpr": f"{names}[datum.value]", "grid": False, "labelOverlap": True},
     }
@@ -108,15 +108,16 @@ def _window_rules(windows: Mapping[str, int], x: Mapping[str, Any], colour: Mapp
     return [layer] if values else []
 
 
-def heatmap(grid: DepthGrid, labels: Mapping[int, str]) -> dict[str, Any]:
-    """Mean score × 100 by depth and length."""
+def heatmap(grid: DepthGrid, labels: Mapping[int, str], unit: str) -> dict[str, Any]:
+    """Mean score × 100 by depth and length; a field without samples is empty."""
     values = [
         {"length": labels[length], "depth": depth_label(index), "score": 100 * mean, "n": grid.counts[length][index]}
         for length in grid.lengths
         for index, mean in enumerate(grid.means[length])
         if mean is not None
     ]
-    x = {"field": "length", "type": "ordinal", "sort": [labels[n] for n in grid.lengths], "title": "length"}
+    x = {"field": "length", "type": "ordinal", "sort": [labels[n] for n in grid.lengths],
+         "title": f"length ({unit})"}  # fmt: skip
     y = {"field": "depth", "type": "ordinal", "sort": [depth_label(i) for i in range(BINS)], "title": "depth (%)"}
     score = {"field": "score", "type": "quantitative"}
     layers = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import cycle
 
 from rich.style import Style
@@ -39,16 +39,27 @@ def score_curves(
     figure.theme("simple").plot_size(width, height)
     lengths = sorted(labels)
     place = {n: math.log2(n) if lengths[0] > 0 else float(index) for index, n in enumerate(lengths)}
-    text = Text(f"{title}\n", style="bold")
+    names = []
     for (name, points), colour in zip(series.items(), cycle(_COLOURS), strict=False):
         at = sorted(points)
         marker = plotext.marker("braille", colour)
         figure.draw(figure.signal([place[n] for n in at], [points[n] for n in at], marker=marker).lines())
-        text.append(f"⣤ {name}   ", style=f"not bold color({colour})")
+        names.append((f"⣤ {name}", f"color({colour})"))
     if percent:
         figure.ruler("y").lim(0, 100)
     figure.ruler("x").ticks([place[n] for n in lengths], [labels[n] for n in lengths])
-    return text.append("\n").append_text(Text.from_ansi(str(figure.build())))
+    heading = Text.assemble((title, "bold"), "\n", legend(names, width), "\n")
+    return heading.append_text(Text.from_ansi(str(figure.build())))
+
+
+def legend(names: Iterable[tuple[str, str]], width: int) -> Text:
+    """Names with their styles, as many on a line as `width` takes whole."""
+    text, used = Text(), 0
+    for name, style in names:
+        gap = "" if not used else "   " if used + 3 + len(name) <= width else "\n"
+        used = len(name) + (used + 3 if gap == "   " else 0)
+        text.append(gap).append(name, style)
+    return text
 
 
 def heatmap(grid: DepthGrid, labels: Mapping[int, str], title: str) -> Table:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from rich.text import Text
 
+from longeval.results.pictures import legend
 from longeval.results.positions import WINDOW, PositionLoss
 
 _START = 128  # as FoX's plot
@@ -85,17 +86,18 @@ def terminal_plot(
 
     figure = plotext.figure.clear()
     figure.theme("simple").plot_size(width, height)
-    text = Text(f"{title} · {_Y_LABEL}\n")
+    names = []
     drawn = [(_curve(loss, points=4 * width), _label(name, loss)) for name, loss in curves.items()]
     for ((positions, losses), label), colour in zip(drawn, cycle(_TERMINAL_COLOURS), strict=False):
         signal = figure.signal(positions.tolist(), losses.tolist(), marker=plotext.marker("braille", colour))
         figure.draw(signal.lines())
-        text.append(f"⣤ {label}   ", style=f"color({colour})")
+        names.append((f"⣤ {label}", f"color({colour})"))
     if (trained := _within(curves, trained_length)) is not None:
         lowest, highest = (float(end([end(losses) for (_, losses), _ in drawn])) for end in (np.min, np.max))
         figure.draw(figure.signal([trained, trained], [lowest, highest], marker="┊").lines())
-        text.append(f"┊ trained length {trained:,}")
+        names.append((f"┊ trained length {trained:,}", ""))
     ticks = _ticks(curves)
     figure.ruler("x").ticks(ticks, [f"{tick:,}" for tick in ticks])
     figure.label(_X_LABEL)
-    return text.append("\n").append_text(Text.from_ansi(str(figure.build())))
+    heading = Text.assemble(f"{title} · {_Y_LABEL}\n", legend(names, width), "\n")
+    return heading.append_text(Text.from_ansi(str(figure.build())))

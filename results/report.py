@@ -24,7 +24,7 @@ from longeval.results.positions import run_positions
 from longeval.results.runs import Run
 from longeval.results.side_by_side import comparison_grids
 from longeval.results.store import Row
-from longeval.results.tables import is_percent, length_labels, short_name
+from longeval.results.tables import is_percent, length_labels, short_name, shown_averages
 
 MOST_SAMPLES = 50_000
 _MARKS = {BETTER: "better", WORSE: "worse"}  # classes of the style sheet
@@ -111,23 +111,30 @@ def _head(comparison: Comparison, grids: Sequence[Grid]) -> str:
 
 
 def summary_grid(suites: Sequence[Mapping[str, Any]], grids: Sequence[Grid]) -> Grid:
-    """Every suite's first average in one table: lines are checkpoints, columns suites and lengths."""
+    """Every suite's first average, or its tasks where it has none, in one table: lines are checkpoints, columns suites
+    and lengths."""
     columns: list[str] = []
     lines: dict[tuple[str, str], list[Entry]] = {}
     for suite, grid in zip(suites, grids, strict=True):
-        for average in suite["averages"][:1]:
+        averages = [name for name, kind in shown_averages(suite).items() if kind == "average"]
+        for row in averages[:1] or [short_name(task["name"]) for task in suite["tasks"]]:
             for line in grid.lines:
-                if line.labels[0] == average["name"] and line.style in ("average", "published"):
-                    entries = lines.setdefault((line.labels[1], line.style), [])
+                if line.labels[0] == row and line.style != "difference":
+                    style = "published" if line.style == "published" else ""
+                    entries = lines.setdefault((line.labels[1], style), [])
                     entries += [Entry()] * (len(columns) - len(entries)) + line.entries
-            columns += [f"{suite['title']} {label}" for label in grid.columns]
+            columns += [f"{suite['title']}{'' if averages else f' {row}'} {label}" for label in grid.columns]
     full = {key: entries + [Entry()] * (len(columns) - len(entries)) for key, entries in lines.items()}
-    measured = [Line((label,), entries) for (label, style), entries in full.items() if style == "average"]
-    published = [Line((label,), entries, style) for (label, style), entries in full.items() if style == "published"]
-    notes = [
-        "95 % intervals · * beyond a trained window · ▲ ▼ better or worse than the base, as tested in the suite's table"
+    groups = [
+        [Line((label,), entries, style) for (label, style), entries in full.items() if style == wanted]
+        for wanted in ("", "published")
     ]
-    return Grid("Suite averages", ("checkpoint",), columns, [group for group in (measured, published) if group], notes)
+    marks = [
+        "* beyond a trained window" if any(column.endswith("*") for column in columns) else "",
+        "▲ ▼ better or worse than the baseline, as tested in the suite's table" if len(groups[0]) > 1 else "",
+    ]
+    notes = [" · ".join(["95 % intervals", *filter(None, marks)])]
+    return Grid("Suites", ("checkpoint",), columns, [group for group in groups if group], notes)
 
 
 def _runs_grid(comparison: Comparison) -> Grid:
@@ -145,12 +152,13 @@ def _runs_grid(comparison: Comparison) -> Grid:
             f"{len(run.rows):,}",
             f"{bad:,}",
             "yes" if run.scores.complete else "no",
-            run.info.get("created", ""),
+            run.info.get("created", "")[:16].replace("T", " "),
             f"longeval {decides.get('longeval', '')}",
         )
         lines.append(Line((run.label,), [Entry(str(value)) for value in values]))
     columns = [
-        "model", "backend", "dtype", "trained window", "seed", "samples", "failed", "complete", "begun", "made by",
+        "model", "backend", "dtype", "trained window", "seed", "samples", "failed", "complete", "begun (UTC)",
+        "made by",
     ]  # fmt: skip
     return Grid("Runs", ("checkpoint",), columns, [lines])
 
@@ -205,27 +213,29 @@ def _curves(page: _Page, comparison: Comparison, suite: Mapping[str, Any], grid:
                 labels[record["length"]] = record["label"]
     order = ("average", "category", "")
     drawn = [name for name in rows if len({point["length"] for point in rows[name]}) > 1]
+    averaged = any(styles[name] == "average" for name in drawn)
     for name in sorted(drawn, key=lambda name: order.index(styles[name])):
         here = {point["length"]: labels[point["length"]] for point in rows[name]}
-        wide = styles[name] == "average"
-        legend = wide or not suite["averages"]
-        spec = curves(rows[name], page.colours, here, is_percent(suite), legend)
+        wide = styles[name] == "average" or len(drawn) == 1
+        spec = curves(rows[name], page.colours, here, suite["unit"], is_percent(suite), wide or not averaged)
         yield page.chart(spec, name, "wide" if wide else "small")
 
 
 def _heatmaps(page: _Page, comparison: Comparison, suite: Mapping[str, Any]) -> Iterator[str]:
-    """A chart for every task with depths and every run that has it, the runs of a task side by side."""
+    """A chart for every task with depths and every run that has it, a task's runs side by side."""
     grids = {run.label: depth_grids(run.by_cell) for run in comparison.runs}
     names = [task["name"] for task in suite["tasks"] if task["percent"]]
     tasks = [name for name in names if any(name in of_run for of_run in grids.values())]
     if tasks:
-        yield "<h3>Score by depth and length</h3>"
+        yield "<h3>Score × 100 by depth and length (empty: no sample)</h3>"
     for task in tasks:
+        charts = []
         for run in comparison.runs:
             if grid := grids[run.label].get(task):
-                labels = {n: label.rstrip("*") for n, label in length_labels(run.info, suite).items()}
+                spec = heatmap(grid, length_labels(run.info, suite), suite["unit"])
                 several = " (each depth of a sample: its whole score)" if grid.several else ""
-                yield page.chart(heatmap(grid, labels), f"{short_name(task)} · {run.label}{several}", "small")
+                charts.append(page.chart(spec, f"{short_name(task)} · {run.label}{several}", "small"))
+        yield f'<div class="charts">{"".join(charts)}</div>'
 
 
 def _losses(page: _Page, comparison: Comparison) -> Iterator[str]:

@@ -143,7 +143,7 @@ class _Lines:
             found = [self.tested.get((row, length, run.label)) for length in self.labels]
             if any(found):
                 entries = [_difference_entry(one.difference, percent) if one else Entry() for one in found]
-                lines.append(Line((short_name(row), f"{run.label} − baseline"), entries, "difference"))
+                lines.append(Line((short_name(row), f"Δ {run.label}"), entries, "difference"))
         return lines
 
     def _absent(self, length: int) -> Entry:
@@ -276,7 +276,7 @@ def _test_notes(comparison: Comparison, suite: Mapping[str, Any], detect: float 
     lines = [
         f"{BETTER} better, {WORSE} worse than {comparison.baseline.label}: p < {LEVEL} after Holm's correction over "
         f"the table's tests, {len(tested)} in all ({tests})",
-        "− baseline: difference to it with its 95 % interval and Cohen's d"
+        f"Δ: difference to {comparison.baseline.label} with its 95 % interval and Cohen's d"
         + (" (over the deviation of the paired differences)" if paired else ""),
     ]
     if unpaired:

@@ -95,7 +95,7 @@ def _latex_entry(entry: Entry) -> str:
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"$<$", ">": r"$>$", "…": r"\dots{}", "–": "--",
-    "±": r"$\pm$", "×": r"$\times$", "·": r"$\cdot$", "−": "$-$", BETTER: r"$\blacktriangle$",
+    "±": r"$\pm$", "×": r"$\times$", "·": r"$\cdot$", "Δ": r"$\Delta$", BETTER: r"$\blacktriangle$",
     WORSE: r"$\blacktriangledown$",
 }  # fmt: skip
 

@@ -10,7 +10,7 @@ from rich.columns import Columns
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from longeval.results.aggregate import Scores, SuiteAverage, headline, rows_by_cell
+from longeval.results.aggregate import Cell, Scores, SuiteAverage, headline, rows_by_cell
 from longeval.results.compare import Comparison
 from longeval.results.depths import depth_grids
 from longeval.results.pictures import heatmap, score_curves
@@ -18,7 +18,15 @@ from longeval.results.plots import save_plot, terminal_plot
 from longeval.results.positions import PositionLoss, positions_table, run_positions
 from longeval.results.side_by_side import comparison_grids
 from longeval.results.store import Row, RunFolder
-from longeval.results.tables import averages_by_name, is_percent, length_labels, run_grids, scaled, short_name
+from longeval.results.tables import (
+    averages_by_name,
+    is_percent,
+    length_labels,
+    run_grids,
+    scaled,
+    short_name,
+    shown_averages,
+)
 
 Positions = dict[tuple[str, int], PositionLoss]
 _WIDEST = 120
@@ -34,8 +42,8 @@ def run_view(folder: RunFolder, scores: Scores, width: int = 80) -> RenderableTy
         parts.append(grid)
         labels = length_labels(info, suite)
         averages = averages_by_name([*scores.categories, *scores.averages], suite["name"])
-        series = {name: _points(at.values(), is_percent(suite)) for name, at in averages.items()}
-        parts += _curves(series, labels, f"{suite['title']} · averages by length", width, is_percent(suite))
+        series = {name: _points(averages.get(name, {}).values(), is_percent(suite)) for name in shown_averages(suite)}
+        parts += _curves(series or _by_task(suite, scores), labels, suite, width)
         parts += _heatmaps(suite, labels, by_cell)
     for (task, length), loss in run_positions(folder).items():
         title = f"{task} · {length:,} tokens"
@@ -51,7 +59,7 @@ def comparison_view(comparison: Comparison, width: int = 80, detect: float | Non
         parts.append(grid)
         labels = {n: label for run in comparison.runs for n, label in length_labels(run.info, suite).items()}
         series = {run.label: _points(headline(suite, run.scores), is_percent(suite)) for run in comparison.runs}
-        parts += _curves(series, labels, f"{suite['title']} · averages by length", width, is_percent(suite))
+        parts += _curves(series, labels, suite, width)
     positions: dict[tuple[str, int], dict[str, PositionLoss]] = {}
     for run in comparison.runs:
         for cell, loss in run_positions(run.folder).items():
@@ -63,20 +71,30 @@ def comparison_view(comparison: Comparison, width: int = 80, detect: float | Non
     return Group(*parts)
 
 
-def _points(averages: Iterable[SuiteAverage], percent: bool) -> dict[int, float]:
+def _points(means: Iterable[SuiteAverage | Cell], percent: bool) -> dict[int, float]:
     """Values by length in the tables' scale."""
-    scores = {average.length: scaled(average.mean.value, percent) for average in averages}
+    scores = {one.length: scaled(one.mean.value, percent) for one in means}
     return {length: score for length, score in scores.items() if score is not None}
 
 
+def _by_task(suite: Mapping[str, Any], scores: Scores) -> dict[str, dict[int, float]]:
+    """Values by task and length."""
+    return {
+        short_name(task["name"]): _points((c for c in scores.cells if c.task == task["name"]), is_percent(suite))
+        for task in suite["tasks"]
+    }
+
+
 def _curves(
-    series: Mapping[str, Mapping[int, float]], labels: Mapping[int, str], title: str, width: int, percent: bool
+    series: Mapping[str, Mapping[int, float]], labels: Mapping[int, str], suite: Mapping[str, Any], width: int
 ) -> Iterator[RenderableType]:
     """One picture when there are at least three lengths to see a shape in."""
     drawn = {name: points for name, points in series.items() if points}
     lengths = {length for points in drawn.values() for length in points}
     if len(lengths) > 2:
-        yield score_curves(drawn, {n: labels[n] for n in lengths}, title, min(width, _WIDEST), percent)
+        what = "averages" if shown_averages(suite) else "scores" if is_percent(suite) else "losses"
+        title = f"{suite['title']} · {what} by length"
+        yield score_curves(drawn, {n: labels[n] for n in lengths}, title, min(width, _WIDEST), is_percent(suite))
         yield Text()
 
 
@@ -86,7 +104,7 @@ def _heatmaps(
     tasks = [task["name"] for task in suite["tasks"] if task["percent"]]
     grids = {task: grid for task, grid in depth_grids(by_cell).items() if task in tasks and not grid.sparse}
     if grids:
-        yield Text(f"{suite['title']} · score × 100 by depth (%) and length", style="bold")
+        yield Text(f"{suite['title']} · score × 100 by depth (%) and length; blank: no sample", style="bold")
         yield Columns([heatmap(grid, labels, short_name(task)) for task, grid in grids.items()], padding=(1, 3))
         yield Text()
 

@@ -72,12 +72,12 @@ def test_the_average_of_a_difference_is_the_difference_of_averages(runs):
 def test_differences_of_averages_are_shown(runs):
     comparison = compare(runs[:2])
     (grid,) = comparison_grids(comparison)
-    shown_at = entries(grid, "average", "path-fox − baseline")["4k"]
+    shown_at = entries(grid, "average", "Δ path-fox")["4k"]
     found = comparison.tested["ruler"]["average", 4096, "path-fox"].difference
     assert shown_at.text == f"+{100 * found.value:.1f}"
     assert shown_at.interval.endswith(f" d={found.effect:.2f}")
     (reverse,) = comparison_grids(compare(runs[:2], baseline=runs[1]))
-    assert entries(reverse, "average", "rope − baseline")["4k"].text == f"{-100 * found.value:.1f}"
+    assert entries(reverse, "average", "Δ rope")["4k"].text == f"{-100 * found.value:.1f}"
 
 
 def test_best_and_significance_are_marked(runs):
@@ -133,7 +133,7 @@ def test_a_suite_of_one_task_shows_its_differences_there(tmp_path):
         build_run(tmp_path / name, name, "phonebook", lengths=(2048,), n=9, skill=skill)
     (grid,) = comparison_grids(compare([tmp_path / "a", tmp_path / "b"], published=[load_published("path-paper")]))
     labels = [line.labels for line in grid.lines]
-    assert labels[:3] == [("lookup", "a (baseline)"), ("lookup", "b"), ("lookup", "b − baseline")]
+    assert labels[:3] == [("lookup", "a (baseline)"), ("lookup", "b"), ("lookup", "Δ b")]
     assert labels[3:] == [("lookup", f"{model} (published)") for model in ("RoPE", "FoX", "PaTH", "PaTH-FoX")]
 
 

@@ -9,7 +9,7 @@ from run_folders import build_run
 from longeval.errors import UserError
 from longeval.results.aggregate import rows_by_cell
 from longeval.results.depths import depth_grids, depth_label
-from longeval.results.pictures import heatmap, score_curves
+from longeval.results.pictures import heatmap, legend, score_curves
 from longeval.results.runs import load_runs
 from longeval.results.store import Row
 from longeval.results.view import comparison_view, run_view
@@ -75,3 +75,19 @@ def test_two_lengths_are_no_curve(tmp_path):
     build_run(tmp_path / "run", tasks=("vt",), lengths=(1024, 2048), n=3)
     (run,) = load_runs([tmp_path / "run"])
     assert "averages by length" not in shown(run_view(run.folder, run.scores, 100))
+
+
+def test_a_legend_breaks_between_names():
+    names = [(f"⣤ {name}", "") for name in ("question answering", "multi-hop tracing", "average")]
+    assert legend(names, 42).plain.split("\n") == ["⣤ question answering   ⣤ multi-hop tracing", "⣤ average"]
+    assert legend(names, 41).plain.split("\n") == ["⣤ question answering", "⣤ multi-hop tracing   ⣤ average"]
+    assert legend(names, 5).plain.count("\n") == 2
+
+
+def test_a_suite_of_one_task_has_its_curve(tmp_path):
+    build_run(tmp_path / "run", suite="phonebook", n=3)
+    (run,) = load_runs([tmp_path / "run"])
+    text = shown(run_view(run.folder, run.scores, 100))
+    assert "PhoneBook · scores by length" in text
+    assert "⣤ lookup" in text
+    assert "average" not in text

@@ -106,7 +106,7 @@ def test_charts_are_drawn_without_a_word_or_a_request(browser, page, width, dark
     drawn = browser.execute_script(
         "return [...document.querySelectorAll('.chart')].map(c => c.querySelectorAll('path, text').length)"
     )
-    assert len(drawn) == 3 + 2 + 1 + 2 * 2 + 1  # tasks, categories, the average, heatmaps of two runs, losses
+    assert len(drawn) == 3 + 1 + 1 + 2 * 2 + 1  # tasks, a category, the average, heatmaps of two runs, losses
     assert min(drawn) > 10
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     ground = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
