@@ -12,6 +12,7 @@ import jsonlines
 from rich.console import Group, RenderableType
 
 from longeval.errors import UserError
+from longeval.output import writing_to
 from longeval.plan import suite_info
 from longeval.results.aggregate import aggregate
 from longeval.results.store import Row
@@ -52,11 +53,8 @@ def score_file(file: Path, out: Path | None = None) -> RenderableType:
     parts = ([one for one in scored if (one.label is None) is missing] for missing in (False, True))
     tables = [_tables(file.name, part) for part in parts if part]
     if out is not None:
-        try:
-            with jsonlines.open(out, "w") as writer:
-                writer.write_all(one.written for one in scored)
-        except OSError as error:
-            raise UserError(f"cannot write {out} ({error.strerror}); choose another --out") from error
+        with writing_to(out), jsonlines.open(out, "w") as writer:
+            writer.write_all(one.written for one in scored)
     return Group(*tables)
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 from longeval.errors import UserError
+from longeval.jsontext import parse_json
 from longeval.results.aggregate import Cell, Scores, combine
 from longeval.results.runs import Run
 from longeval.results.statistics import Mean
@@ -103,11 +104,9 @@ def read_leaderboard(path: Path) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = parse_json(path.read_bytes(), str(path))
     except OSError as error:
         raise UserError(f"cannot read {path} ({error.strerror})") from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UserError(f"{path} is not JSON ({error})") from error
     if not isinstance(content, dict) or content.get("format") != NAME:
         raise UserError(f"{path} is no leaderboard file; `longeval export RUN --format leaderboard` writes one")
     if content.get("version") != VERSION:

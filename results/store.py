@@ -11,6 +11,7 @@ A row cut by a crash is dropped when the folder is opened again, nothing else is
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import math
@@ -26,6 +27,7 @@ import numpy.typing as npt
 
 from longeval.errors import UserError
 from longeval.jsontext import parse_json
+from longeval.output import writing_to
 
 FORMAT = 1
 _INFO = {"model": str, "suites": list, "cells": list}  # what no table can be made without
@@ -226,15 +228,13 @@ def create_or_resume(path: Path, decides: dict[str, Any], info: dict[str, Any]) 
 
     UserError, with the differing keys, when it does not; other errors as in `reserve`.
     """
-    try:
+    with writing_to(path):
         reserve(path)
         if (path / "manifest.json").exists():
             _refuse_difference(path, RunFolder(path).manifest.get("decides", {}), decides)
         else:
             write_json(path / "manifest.json", {"format": FORMAT, "decides": decides, "info": info})
         return RunWriter(path)
-    except OSError as error:
-        raise UserError(f"cannot write to {path} ({error.strerror}); choose another --out") from error
 
 
 def reserve(path: Path) -> None:
@@ -242,13 +242,11 @@ def reserve(path: Path) -> None:
 
     UserError when it holds anything else or cannot be made or written.
     """
-    try:
+    with writing_to(path):
         path.mkdir(parents=True, exist_ok=True)
         inside = sorted(file.name for file in path.iterdir() if file.name != ".lock")
-    except OSError as error:
-        raise UserError(f"cannot write to {path} ({error.strerror}); choose another --out") from error
-    if not os.access(path, os.W_OK):
-        raise UserError(f"cannot write to {path} (no permission); choose another --out")
+        if not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, "no permission")
     if inside and "manifest.json" not in inside:
         raise UserError(f"{path} is no run folder: it holds {inside[0]} and no manifest.json; choose another --out")
 

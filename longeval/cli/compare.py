@@ -8,20 +8,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from longeval.results.compare import compare
+from longeval.cli.options import BaselineOption, RunsArgument, WithOption
+from longeval.results.compare import Comparison, compare
 from longeval.results.published import load_published
 from longeval.results.view import comparison_view
 
-BaselineOption = Annotated[
-    Path | None, typer.Option("--baseline", help="Run that the others are tested against (default: the first).")
-]
-WithOption = Annotated[
-    list[str] | None, typer.Option("--with", help="Published scores beside the measured ones: path-paper.")
-]
-
 
 def command(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.", show_default=False)],
+    runs: RunsArgument,
     baseline: BaselineOption = None,
     published: WithOption = None,
     detect: Annotated[
@@ -30,9 +24,15 @@ def command(
     ] = None,
 ) -> int:
     """Put checkpoints side by side: intervals, the best in bold, differences tested against a baseline."""
-    comparison = compare(runs, baseline, [load_published(name) for name in published or []])
-    for warning in comparison.warnings:
-        Console(stderr=True, soft_wrap=True).print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
     console = Console()
-    console.print(comparison_view(comparison, console.width, detect))
+    console.print(comparison_view(compare_and_warn(runs, baseline, published), console.width, detect))
     return 0
+
+
+def compare_and_warn(runs: list[Path], baseline: Path | None, published: list[str] | None) -> Comparison:
+    """The comparison; what makes it unfair goes to stderr."""
+    comparison = compare(runs, baseline, [load_published(name) for name in published or []])
+    errors = Console(stderr=True, soft_wrap=True)
+    for warning in comparison.warnings:
+        errors.print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
+    return comparison

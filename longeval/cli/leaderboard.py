@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from longeval.cli.export import as_json, write_text
 from longeval.cli.options import OutOption
+from longeval.output import json_text, write_text
 from longeval.results.leaderboard import check_file, merge
 from longeval.results.ranking import ranking_grids
 
@@ -40,7 +40,7 @@ def merge_files(files: FilesArgument, out: OutOption = None) -> int:
     """Print the ranked tables of files together; --out writes them as one file."""
     content = merge(files)
     if out is not None:
-        write_text(out, as_json(content))
+        write_text(out, json_text(content))
     console = Console()
     for grid in ranking_grids(content):
         console.print(grid)

@@ -25,6 +25,13 @@ VllmOption = Annotated[
     list[str] | None,
     typer.Option("--vllm", help="Engine argument KEY=VALUE of the vllm backend, such as max_num_seqs=64; repeatable."),
 ]
+RunsArgument = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.", show_default=False)]
+BaselineOption = Annotated[
+    Path | None, typer.Option("--baseline", help="Run that the others are tested against (default: the first).")
+]
+WithOption = Annotated[
+    list[str] | None, typer.Option("--with", help="Published scores beside the measured ones: path-paper.")
+]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Where to write.")]
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from longeval.cli.options import RunsArgument
 from longeval.results.aggregate import aggregate, rebuild_scores
 from longeval.results.store import RunFolder
 from longeval.results.view import run_view
 
 
 def command(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.", show_default=False)],
+    runs: RunsArgument,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Write scores.json anew from the samples.")] = False,
 ) -> int:
     """Print the tables of runs, finished or not."""

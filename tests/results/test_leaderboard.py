@@ -85,7 +85,7 @@ def test_changed_files_are_found_out(folders, tmp_path, change, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "not JSON"),
+        ("{", "not valid JSON"),
         ("[]", "no leaderboard file"),
         ('{"format": "longeval-leaderboard", "version": 9}', "version 9"),
     ],

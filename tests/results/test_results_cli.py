@@ -59,7 +59,7 @@ def test_export(longeval, folder, format):
     [
         (["export", "rope", "--format", "cvs"], "--format 'cvs' is not known; did you mean csv?"),
         (["export", "rope"], "Missing option '--format'"),
-        (["export", "rope", "--format", "csv", "--out", "no/such/x"], "cannot write no/such/x (No such file"),
+        (["export", "rope", "--format", "csv", "--out", "no/such/x"], "cannot write to no/such/x (No such file"),
         (["export", "part", "--format", "leaderboard"], "part: ruler is partial: 1/13 tasks; finish the run, or use"),
         (["compare", "rope", "nothing"], "nothing is not a run folder"),
         (["compare", "rope", "rope"], "rope is given twice"),
