@@ -64,7 +64,9 @@ def _option(default: Any, help: str) -> Any:
 class TaskOptions:
     """What a user may set about tasks; each field is a command-line option of the same name, `help` its text."""
 
-    data_dir: Path | None = _option(None, "Folder where corpora are looked for first.")  # noqa: RUF009
+    data_dir: Path | None = _option(
+        None, "Folder where corpora are looked for first (for LongBench-E also data.zip itself)."
+    )  # noqa: RUF009
     haystack: str = _option(
         "essay",
         "Prose around RULER's needles: essay (the protocol), or stdlib (the Python installation's own prose, "
@@ -100,8 +102,9 @@ class TaskOptions:
     strict: bool = _option(False, "PhoneBook: upstream's comparison, special tokens kept (an end-of-text is wrong).")
 
     def __post_init__(self) -> None:
-        if self.data_dir is not None and not self.data_dir.is_dir():
-            raise UserError(f"--data-dir {self.data_dir} is no folder; name the one that holds the corpora")
+        place = self.data_dir
+        if place is not None and not (place.is_dir() or (place.is_file() and place.suffix == ".zip")):
+            raise UserError(f"--data-dir {place} is no folder or zip file; name the one that holds the corpora")
 
 
 def one_of(option: str, value: str, allowed: Iterable[str]) -> str:
@@ -159,7 +162,7 @@ class Task(ABC):
     kind: ClassVar[Literal["generate", "logprob"]] = "generate"
     unit: str = "tokens"
     percent: ClassVar[bool] = True
-    beside: ClassVar[tuple[str, ...]] = ()
+    beside: tuple[str, ...] = ()
     truncates: ClassVar[bool] = False
     keep_special_tokens: bool = False
     version: ClassVar[str]

@@ -16,7 +16,7 @@ from longeval.tasks.longbench_e.scorers import Metric
 class Dataset:
     """`prompt`: filled with `str.format` from a row's `context` and `input`. `chat`: whether chat models get it through
     their template. `first_line`: whether only the first line of a prediction is scored. `stop`: text that ends a
-    generation of at least `min_new_tokens`.
+    generation of at least `min_new_tokens`. `beside`: another score of the same name in published tables.
     """
 
     prompt: str
@@ -27,6 +27,7 @@ class Dataset:
     first_line: bool
     stop: tuple[str, ...] = ()
     min_new_tokens: int = 0
+    beside: Metric | None = None
 
 
 _QASPER = (
@@ -129,6 +130,16 @@ DATASETS = {
     "passage_retrieval_en": Dataset(
         _PASSAGE_RETRIEVAL_EN, 32, scorers.retrieval_score, "Synthetic", chat=True, first_line=False
     ),
-    "lcc": Dataset(_LCC, 64, scorers.code_sim_score, "Code completion", chat=False, first_line=False),
-    "repobench-p": Dataset(_REPOBENCH_P, 64, scorers.code_sim_score, "Code completion", chat=False, first_line=False),
+    **{
+        name: Dataset(
+            prompt,
+            64,
+            scorers.code_sim_score,
+            "Code completion",
+            chat=False,
+            first_line=False,
+            beside=scorers.levenshtein,
+        )
+        for name, prompt in (("lcc", _LCC), ("repobench-p", _REPOBENCH_P))
+    },
 }

@@ -384,7 +384,12 @@ class TestScore:
     @pytest.mark.parametrize("name", DATASETS)
     def test_first_score_is_the_headline(self, name):
         score = self.score(name, "Paragraph 3", ["Paragraph 3"], all_classes=["Paragraph 3"])
-        assert list(score) == [DATASETS[name].metric.__name__]
+        assert next(iter(score)) == DATASETS[name].metric.__name__
+
+    @pytest.mark.parametrize("name", ["lcc", "repobench-p"])
+    def test_code_has_the_score_with_python_levenshtein_beside(self, name):
+        assert self.score(name, "bcb", ["x", "cab"]) == {"code_sim_score": 0.33, "levenshtein": 0.67}
+        assert get_task(f"longbench_e/{name}").beside == ("levenshtein",)
 
 
 class TestOptions:

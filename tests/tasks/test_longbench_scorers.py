@@ -17,6 +17,8 @@ from longeval.tasks.longbench_e.scorers import (
     count_score,
     first_line,
     fuzz_ratio,
+    levenshtein,
+    levenshtein_ratio,
     qa_f1_score,
     retrieval_score,
     rouge_score,
@@ -130,6 +132,43 @@ class TestCode:
         assert fuzz_ratio(left, right) == fuzz.ratio(left, right)
 
 
+def common_characters(left, right):
+    """The textbook table of a longest common subsequence."""
+    row = [0] * (len(right) + 1)
+    for one in left:
+        above, row = row, [0]
+        for place, other in enumerate(right):
+            row.append(above[place] + 1 if one == other else max(above[place + 1], row[-1]))
+    return row[-1]
+
+
+class TestLevenshtein:
+    @pytest.mark.parametrize(
+        ("left", "right", "ratio"),
+        [
+            ("", "", 100),
+            ("", "a", 0),
+            ("ab", "abc", 80),
+            ("abcd", "bcda", 75),  # common: bcd
+            ("bcb", "cab", 67),  # common: cb
+            ("abxcd", "abycd", 80),
+        ],
+    )
+    def test_cases(self, left, right, ratio):
+        assert levenshtein_ratio(left, right) == ratio
+
+    @given(st.text("ab(){} =é", max_size=80), st.text("ab(){} =é", min_size=1, max_size=80))
+    def test_is_twice_the_common_subsequence_over_both_lengths(self, left, right):
+        assert levenshtein_ratio(left, right) == round(200 * common_characters(left, right) / len(left + right))
+        assert levenshtein_ratio(left, right) >= fuzz_ratio(left, right)  # difflib's blocks are such a subsequence
+
+    def test_compares_the_line_that_code_sim_score_compares(self):
+        prediction = "\n# comment\ntree.select(item)\nmore"
+        assert levenshtein(prediction, "tree.select(item)") == code_sim_score(prediction, "tree.select(item)") == 1.0
+        assert code_sim_score("bcb", "cab") == 0.33  # difflib takes the first longest block, b, and what is left of it
+        assert levenshtein("bcb", "cab") == 0.67
+
+
 def upstream_rouge(prediction, reference):
     """As upstream calls the package: any exception is 0. A fresh thread has three frames below the call, as there."""
 
@@ -209,7 +248,7 @@ def test_first_line():
     assert first_line("") == ""
 
 
-METRICS = sorted({dataset.metric.__name__ for dataset in DATASETS.values()})
+METRICS = sorted({m.__name__ for dataset in DATASETS.values() for m in (dataset.metric, dataset.beside) if m})
 REFERENCES = ["Paragraph 7 was here. The answer, a number of words; x = f(y)  # 7"]
 HUGE = 100_000
 
