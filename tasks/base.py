@@ -64,9 +64,9 @@ def _option(default: Any, help: str) -> Any:
 class TaskOptions:
     """What a user may set about tasks; each field is a command-line option of the same name, `help` its text."""
 
-    data_dir: Path | None = _option(
+    data_dir: Path | None = _option(  # noqa: RUF009
         None, "Folder where corpora are looked for first (for LongBench-E also data.zip itself)."
-    )  # noqa: RUF009
+    )
     haystack: str = _option(
         "essay",
         "Prose around RULER's needles: essay (the protocol), or stdlib (the Python installation's own prose, "
