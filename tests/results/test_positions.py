@@ -40,7 +40,7 @@ def test_hand_computed():
     assert loss.bits_per_byte == pytest.approx(30 / math.log(2) / 20)
 
 
-def test_losses_are_averaged_and_then_exponentiated():  # T43
+def test_losses_are_averaged_and_then_exponentiated():
     loss = loss_by_position([[0.0] * 4, [4.0] * 4], bucket=4)
     assert loss.buckets[0].perplexity == math.exp(2)
     assert loss.buckets[0].perplexity != pytest.approx((math.exp(0) + math.exp(4)) / 2)
@@ -61,7 +61,7 @@ def test_cumulative_at_powers_of_two():
     assert spans(loss_by_position([np.zeros(100)]).prefixes) == [(1, 100)]
 
 
-def test_a_cumulative_curve_hides_a_late_blow_up():  # T40
+def test_a_cumulative_curve_hides_a_late_blow_up():
     loss = loss_by_position([[1.0] * 4096 + [5.0] * 512], bucket=512)
     assert loss.buckets[-1].loss == 5
     assert loss.total.loss < 1.5
@@ -205,7 +205,7 @@ def test_plot_file(tmp_path, curves):
     assert (tmp_path / "loss.svg").read_text().lstrip().startswith("<?xml")
 
 
-def test_the_plot_says_which_curve_it_shows(tmp_path, curves, monkeypatch):  # T40
+def test_the_plot_says_which_curve_it_shows(tmp_path, curves, monkeypatch):
     from matplotlib.figure import Figure
 
     drawn = []

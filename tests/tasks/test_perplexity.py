@@ -32,7 +32,7 @@ def scores(logprobs):
     return TokenScores(np.array(logprobs, np.float32), np.zeros(len(logprobs), bool))
 
 
-def test_a_sample_is_bos_and_the_first_tokens(folder):  # T41
+def test_a_sample_is_bos_and_the_first_tokens(folder):
     tokenizer = byte_level("declared")
     sample = text_task(folder).build(tokenizer, 10, 1)[0]
     assert sample.id == "perplexity/text/10/0/0"
@@ -41,7 +41,7 @@ def test_a_sample_is_bos_and_the_first_tokens(folder):  # T41
     assert sample.meta == {"document": "1.txt", "first_position": 1, "bytes": 10, "left_out": 2}
 
 
-def test_without_a_bos_positions_begin_at_two(folder):  # T41
+def test_without_a_bos_positions_begin_at_two(folder):
     tokenizer = byte_level("none")
     sample = text_task(folder).build(tokenizer, 10, 1)[0]
     assert sample.ids == tuple(encode(tokenizer, "a first do").ids)
@@ -53,7 +53,7 @@ def test_two_tokens_may_be_no_text(folder):
         text_task(folder).build(byte_level(), 2)
 
 
-def test_short_documents_are_left_out_and_counted(folder):  # T43
+def test_short_documents_are_left_out_and_counted(folder):
     samples = text_task(folder).build(byte_level(), 10)
     assert [sample.meta["document"] for sample in samples] == ["1.txt", "3.txt", "4.txt"]
     assert [sample.meta["left_out"] for sample in samples] == [2, 2, 3]

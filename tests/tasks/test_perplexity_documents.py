@@ -36,7 +36,7 @@ def test_text_folder_in_path_order(tmp_path):
     assert [name for name, _ in read(documents.text_documents(tmp_path / "b.txt"))] == ["b.txt"]
 
 
-def test_narrativeqa_rows_repeat_stories(tmp_path):  # T44
+def test_narrativeqa_rows_repeat_stories(tmp_path):
     path = jsonl(tmp_path / "s.jsonl", [{"id": "x", "text": "X"}, {"id": "y", "text": "Y"}, {"id": "x", "text": "X"}])
     assert read(documents.text_documents(path, unique_ids=True)) == [("x", ["X"]), ("y", ["Y"])]
     assert len(read(documents.text_documents(path))) == 3
