@@ -19,8 +19,9 @@ def unfair_differences(runs: Sequence[Run]) -> list[str]:
     A task's keys count between the runs that have the task; a key that differs alike for several tasks is one line.
     """
     decides = {run.label: run.folder.manifest["decides"] for run in runs}
-    general = {label: flatten({k: v for k, v in keys.items() if k != "tasks"}) for label, keys in decides.items()}
-    lines = [f"{key} ({shown})" for key, shown in _differing(general).items() if key not in _MAY_DIFFER]
+    lines = differing_settings(
+        {label: {k: v for k, v in keys.items() if k != "tasks"} for label, keys in decides.items()}
+    )
     grouped: dict[tuple[str, str], list[str]] = {}
     for task in dict.fromkeys(task for keys in decides.values() for task in keys.get("tasks", {})):
         of_task = {
@@ -29,6 +30,12 @@ def unfair_differences(runs: Sequence[Run]) -> list[str]:
         for key, shown in _differing(of_task).items():
             grouped.setdefault((key, shown), []).append(task)
     return lines + [f"{key} of {_some(tasks)} ({shown})" for (key, shown), tasks in grouped.items()]
+
+
+def differing_settings(by_run: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """One line for every setting that differs and should not, with every run's value."""
+    differing = _differing({label: flatten(settings) for label, settings in by_run.items()})
+    return [f"{key} ({shown})" for key, shown in differing.items() if key not in _MAY_DIFFER]
 
 
 def _differing(by_run: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

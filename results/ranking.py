@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from longeval.results.fairness import differing_settings
 from longeval.results.grid import Entry, Grid, Line
 from longeval.results.leaderboard import mean_of, what_is_partial
 from longeval.results.statistics import Mean
@@ -19,9 +20,10 @@ from longeval.results.tables import interval, is_percent, number, record, short_
 
 @dataclass
 class _Group:
-    """Suites of entries that may be ranked together, by the entries' names."""
+    """Suites of entries that may be ranked together, and the entries' settings, by the entries' names."""
 
     suites: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    settings: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     definition: Any = None
     protocol: dict[str, Any] = field(default_factory=dict)
 
@@ -42,6 +44,7 @@ def ranking_grids(content: Mapping[str, Any]) -> list[Grid]:
             if group is None:
                 groups.append(group := _Group(definition=definition))
             group.suites[name] = suite
+            group.settings[name] = _settings(entry)
             group.protocol |= suite["protocol"]
     return [grid for groups in by_suite.values() for index, group in enumerate(groups) for grid in _grids(group, index)]
 
@@ -58,19 +61,25 @@ def _definition(entry: Mapping[str, Any], suite: Mapping[str, Any]) -> Any:
     return suite["unit"], tasks, suite["averages"], tokenizer
 
 
+def _settings(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What entries should not differ in."""
+    return {"model": {key: entry["model"][key] for key in ("backend", "dtype")}, **entry["settings"]}
+
+
 def _grids(group: _Group, index: int) -> list[Grid]:
     suite = next(iter(group.suites.values()))
     title = suite["title"] + (f" · protocol {index + 1}, not comparable with the others" if index else "")
     rows = [average["name"] for average in suite["averages"][:1]] or [task["name"] for task in suite["all_tasks"]]
-    contests = [_Contest(group.suites, row) for row in rows]
+    contests = [_Contest(group, row) for row in rows]
     return [contest.grid(f"{title} · {short_name(contest.row)}") for contest in contests if contest.lengths]
 
 
 class _Contest:
     """The entries of one group in one row: a suite's average, or a task."""
 
-    def __init__(self, suites: Mapping[str, Mapping[str, Any]], row: str) -> None:
-        self.suites = suites
+    def __init__(self, group: _Group, row: str) -> None:
+        self.suites = suites = group.suites
+        self.differing = differing_settings(group.settings)
         self.row = row
         self.percent = is_percent(next(iter(suites.values())))
         self.scored = {name: _scores(suite, row) for name, suite in suites.items()}
@@ -98,6 +107,7 @@ class _Contest:
             notes=[
                 f"ranked by the mean over {over} · 95 % intervals" if ranked else "no lengths in common: not ranked",
                 *(f"{name}: {reason}" for name in others for reason in self.missing[name]),
+                *(f"not the same in all entries: {line}" for line in self.differing),
             ],
         )
 
@@ -112,7 +122,8 @@ class _Contest:
         if mean is None:
             return Line(("–", name), [*entries, Entry("–")])
         best = self._rank(name) == 1 and len(self.overall) > 1
-        last = Entry(number(mean.value, self.percent), interval(mean, self.percent), best=best)
+        figures = self._record(name, None, "mean", mean)
+        last = Entry(number(mean.value, self.percent), interval(mean, self.percent), best=best, record=figures)
         return Line((str(self._rank(name)), name), [*entries, last])
 
     def _entry(self, name: str, length: int, label: str) -> Entry:
@@ -121,9 +132,12 @@ class _Contest:
             return Entry("–")
         mean = mean_of(found)
         marks = () if _is_whole(found) else (_extent(found),)
-        suite = self.suites[name]["name"]
-        figures = record(name, suite, "leaderboard", short_name(self.row), length, label, mean, self.percent)
+        figures = self._record(name, length, label, mean)
         return Entry(number(mean.value, self.percent), interval(mean, self.percent), marks, record=figures)
+
+    def _record(self, name: str, length: int | None, label: str, mean: Mean) -> dict[str, Any]:
+        suite, row = self.suites[name]["name"], short_name(self.row)
+        return record(name, suite, "leaderboard", row, length, label, mean, self.percent)
 
 
 def _scores(suite: Mapping[str, Any], row: str) -> dict[int, Mapping[str, Any]]:

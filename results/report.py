@@ -20,7 +20,7 @@ from longeval.results.charts import curves, heatmap, losses, run_colours
 from longeval.results.compare import Comparison
 from longeval.results.depths import depth_grids
 from longeval.results.grid import BETTER, WORSE, Entry, Grid, Line
-from longeval.results.positions import run_positions
+from longeval.results.position_tables import position_grids, positions_by_place
 from longeval.results.runs import Run
 from longeval.results.side_by_side import comparison_grids
 from longeval.results.store import Row
@@ -240,16 +240,14 @@ def _heatmaps(page: _Page, comparison: Comparison, suite: Mapping[str, Any]) -> 
 
 def _losses(page: _Page, comparison: Comparison) -> Iterator[str]:
     """Loss by position for every corpus and length, all runs together."""
-    by_cell: dict[tuple[str, int], dict[str, Any]] = {}
-    for run in comparison.runs:
-        for cell, loss in run_positions(run.folder).items():
-            by_cell.setdefault(cell, {})[run.label] = loss
+    by_place = positions_by_place(comparison.runs)
     windows = {run.label: run.info.get("trained_length") for run in comparison.runs}
-    if by_cell:
+    if by_place:
         yield '<section><h2 id="losses">Loss by position</h2>'
-        for (task, length), of_runs in by_cell.items():
+        for (task, length), of_runs in by_place.items():
             counts = ", ".join(f"{label}: {loss.documents} documents" for label, loss in of_runs.items())
             yield page.chart(losses(of_runs, page.colours, windows), f"{task} at {length:,} tokens · {counts}", "wide")
+        yield from map(html_table, position_grids(comparison.runs))
         yield "</section>"
 
 

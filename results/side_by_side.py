@@ -46,18 +46,30 @@ def comparison_grids(comparison: Comparison, detect: float | None = None) -> lis
 def _suite_grid(comparison: Comparison, suite: Mapping[str, Any], detect: float | None) -> Grid:
     labels = _labels(comparison, suite)
     table = _Lines(comparison, suite, labels)
-    groups = [table.task(task) for task in suite["tasks"]]
-    groups += [table.beside(task, score) for task in suite["tasks"] for score in task.get("beside", ())]
-    groups += [table.average(name, kind) for name, kind in shown_averages(suite).items()]
+    tasks, averages = suite["tasks"], shown_averages(suite)
+    groups = [
+        *_sections([table.task(task) for task in tasks]),
+        *_sections([table.beside(task, score) for task in tasks for score in task.get("beside", ())]),
+        *_sections([table.average(name, kind) for name, kind in averages.items() if kind == "category"]),
+        *_sections([table.average(name, kind) for name, kind in averages.items() if kind == "average"]),
+    ]
     runs = [run.label for run in comparison.runs if suite["name"] in run.suites]
     return Grid(
         title=f"{suite['title']} · {runs[0] if len(runs) == 1 else f'{len(runs)} checkpoints'}",
         stubs=("task", "checkpoint"),
         columns=list(labels.values()),
-        groups=[group for group in groups if group],
+        groups=groups,
         notes=_notes(comparison, suite, detect),
         merged=1,
     )
+
+
+def _sections(rows: Sequence[list[Line]]) -> list[list[Line]]:
+    """Groups of a table's lines: each row's lines, or all together where rows are single lines."""
+    filled = [lines for lines in rows if lines]
+    if all(len(lines) == 1 for lines in filled):
+        filled = [[line for lines in filled for line in lines]] if filled else []
+    return filled
 
 
 def _labels(comparison: Comparison, suite: Mapping[str, Any]) -> dict[int, str]:
@@ -178,8 +190,7 @@ class _Lines:
         ]
 
     def _label(self, run: Run) -> str:
-        several = len(self.comparison.runs) > 1
-        return f"{run.label} (baseline)" if several and run is self.comparison.baseline else run.label
+        return f"{run.label} (baseline)" if len(self.runs) > 1 and run is self.comparison.baseline else run.label
 
     def _published(self, row: str) -> list[Line]:
         lines = []
@@ -239,9 +250,11 @@ def _notes(comparison: Comparison, suite: Mapping[str, Any], detect: float | Non
     runs = [run for run in comparison.runs if suite["name"] in run.suites]
     several = len(runs) > 1
     cells = {run.label: [c for c in run.scores.cells if c.task.startswith(suite["name"] + "/")] for run in runs}
-    counts = sample_counts(cell for of_run in cells.values() for cell in of_run)
+    counts = {label: sample_counts(of_run) for label, of_run in cells.items()}
+    alike = len(set(counts.values())) == 1
+    shown = counts[runs[0].label] if alike else ", ".join(f"{label}: {count}" for label, count in counts.items())
     best = " · best in bold" if several else ""
-    lines = [f"{counts} · {metrics(suite)} with 95 % intervals{best}"]
+    lines = [f"{shown} · {metrics(suite)} with 95 % intervals{best}"]
     without = [run.label for run in comparison.runs if run not in runs]
     if without:
         lines.append(f"suite not run: {', '.join(without)}")
@@ -276,7 +289,7 @@ def _test_notes(comparison: Comparison, suite: Mapping[str, Any], detect: float 
     lines = [
         f"{BETTER} better, {WORSE} worse than {comparison.baseline.label}: p < {LEVEL} after Holm's correction over "
         f"the table's tests, {len(tested)} in all ({tests})",
-        f"Δ: difference to {comparison.baseline.label} with its 95 % interval and Cohen's d"
+        f"Δ: difference to {comparison.baseline.label} on the samples in common with its 95 % interval and Cohen's d"
         + (" (over the deviation of the paired differences)" if paired else ""),
     ]
     if unpaired:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from longeval.results.grid import BETTER, WORSE, Entry, Grid, Line
 
@@ -12,7 +12,7 @@ from longeval.results.grid import BETTER, WORSE, Entry, Grid, Line
 COLUMNS = (
     "run", "suite", "kind", "name", "length", "label", "score", "standard_error", "low", "high", "n", "planned",
     "errors", "empty", "cut", "truncated", "tasks", "of", "baseline", "difference", "difference_low",
-    "difference_high", "effect", "p", "p_corrected", "pairs", "test",
+    "difference_high", "effect", "p", "p_corrected", "pairs", "test", "first", "last", "perplexity",
 )  # fmt: skip
 
 
@@ -91,6 +91,12 @@ def _latex_entry(entry: Entry) -> str:
     interval = rf"{{\scriptsize {_latex_text(entry.interval)}}}" if entry.interval else ""
     return " ".join(part for part in (text, interval, *map(_latex_text, entry.marks)) if part)
 
+
+TABLE_FORMATS: dict[str, Callable[[Sequence[Grid]], str]] = {
+    "csv": as_csv,
+    "markdown": as_markdown,
+    "latex": as_latex,
+}
 
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",

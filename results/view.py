@@ -15,7 +15,8 @@ from longeval.results.compare import Comparison
 from longeval.results.depths import depth_grids
 from longeval.results.pictures import heatmap, score_curves
 from longeval.results.plots import save_plot, terminal_plot
-from longeval.results.positions import PositionLoss, positions_table, run_positions
+from longeval.results.position_tables import position_grids, positions_by_place
+from longeval.results.positions import positions_table, run_positions
 from longeval.results.side_by_side import comparison_grids
 from longeval.results.store import Row, RunFolder
 from longeval.results.tables import (
@@ -28,7 +29,6 @@ from longeval.results.tables import (
     shown_averages,
 )
 
-Positions = dict[tuple[str, int], PositionLoss]
 _WIDEST = 120
 
 
@@ -53,20 +53,18 @@ def run_view(folder: RunFolder, scores: Scores, width: int = 80) -> RenderableTy
 
 
 def comparison_view(comparison: Comparison, width: int = 80, detect: float | None = None) -> RenderableType:
-    """Tables of a comparison, under each the checkpoints' averages as curves; losses by position in one picture."""
+    """Tables of a comparison, under each the checkpoints' averages as curves; losses by position as
+    tables and one picture for all of them."""
     parts: list[RenderableType] = []
     for suite, grid in zip(comparison.suites, comparison_grids(comparison, detect), strict=True):
         parts.append(grid)
         labels = {n: label for run in comparison.runs for n, label in length_labels(run.info, suite).items()}
         series = {run.label: _points(headline(suite, run.scores), is_percent(suite)) for run in comparison.runs}
         parts += _curves(series, labels, suite, width)
-    positions: dict[tuple[str, int], dict[str, PositionLoss]] = {}
-    for run in comparison.runs:
-        for cell, loss in run_positions(run.folder).items():
-            positions.setdefault(cell, {})[run.label] = loss
+    parts += position_grids(comparison.runs)
     windows = {run.info.get("trained_length") for run in comparison.runs}
     trained = windows.pop() if len(windows) == 1 else None
-    for (task, length), curves in positions.items():
+    for (task, length), curves in positions_by_place(comparison.runs).items():
         parts.append(terminal_plot(curves, f"{task} · {length:,} tokens", trained, width=min(width, _WIDEST)))
     return Group(*parts)
 

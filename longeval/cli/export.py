@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -15,19 +14,14 @@ from longeval.errors import UserError, nearest
 from longeval.output import json_text, write_text
 from longeval.results.compare import Comparison
 from longeval.results.leaderboard import leaderboard
+from longeval.results.position_tables import position_grids
 from longeval.results.report import html_report
 from longeval.results.side_by_side import comparison_grids
-from longeval.results.text_files import as_csv, as_latex, as_markdown
+from longeval.results.text_files import TABLE_FORMATS
 from longeval.results.trackers import log_to_mlflow, log_to_wandb
 
-_FILES: dict[str, Callable[[Comparison, bool], str]] = {
-    "leaderboard": lambda comparison, partial: json_text(leaderboard(comparison.runs, partial)),
-    "csv": lambda comparison, _: as_csv(comparison_grids(comparison)),
-    "markdown": lambda comparison, _: as_markdown(comparison_grids(comparison)),
-    "latex": lambda comparison, _: as_latex(comparison_grids(comparison)),
-    "html": lambda comparison, _: html_report(comparison),
-}
 _TRACKERS = {"wandb": log_to_wandb, "mlflow": log_to_mlflow}
+_FORMATS = ("leaderboard", *TABLE_FORMATS, "html", *_TRACKERS)
 
 
 def command(
@@ -48,18 +42,26 @@ def command(
     ] = False,
 ) -> int:
     """Write results as a file (to standard output without --out), or log them to a tracker."""
-    if format not in (*_FILES, *_TRACKERS):
-        raise UserError(f"--format {format!r} is not known{nearest(format, (*_FILES, *_TRACKERS))}")
+    if format not in _FORMATS:
+        raise UserError(f"--format {format!r} is not known{nearest(format, _FORMATS)}")
     comparison = compare_and_warn(runs, baseline, published)
     errors = Console(stderr=True, soft_wrap=True)
     if format in _TRACKERS:
         for run in comparison.runs:
             errors.print(f"{run.label}: {_TRACKERS[format](run)}", markup=False, highlight=False)
         return 0
-    text = _FILES[format](comparison, allow_partial)
+    text = _text(comparison, format, allow_partial)
     if out is None:
         sys.stdout.write(text)
         return 0
     write_text(out, text)
     errors.print(f"wrote {out}", markup=False, highlight=False)
     return 0
+
+
+def _text(comparison: Comparison, format: str, allow_partial: bool) -> str:
+    if format == "leaderboard":
+        return json_text(leaderboard(comparison.runs, allow_partial))
+    if format == "html":
+        return html_report(comparison)
+    return TABLE_FORMATS[format]([*comparison_grids(comparison), *position_grids(comparison.runs)])

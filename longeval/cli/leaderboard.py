@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -9,9 +10,11 @@ import typer
 from rich.console import Console
 
 from longeval.cli.options import OutOption
+from longeval.errors import UserError, nearest
 from longeval.output import json_text, write_text
 from longeval.results.leaderboard import check_file, merge
 from longeval.results.ranking import ranking_grids
+from longeval.results.text_files import TABLE_FORMATS
 
 app = typer.Typer(
     help="Check and rank leaderboard files (`longeval export --format leaderboard`).", no_args_is_help=True
@@ -36,12 +39,22 @@ def validate(files: FilesArgument) -> int:
 
 
 @app.command(name="merge")
-def merge_files(files: FilesArgument, out: OutOption = None) -> int:
-    """Print the ranked tables of files together; --out writes them as one file."""
+def merge_files(
+    files: FilesArgument,
+    out: OutOption = None,
+    format: Annotated[
+        str | None, typer.Option("--format", help="Print the tables as csv, markdown or latex.", show_default=False)
+    ] = None,
+) -> int:
+    """Print the ranked tables of files together; --out writes the files as one."""
+    if format is not None and format not in TABLE_FORMATS:
+        raise UserError(f"--format {format!r} is not known{nearest(format, TABLE_FORMATS)}")
     content = merge(files)
     if out is not None:
         write_text(out, json_text(content))
-    console = Console()
-    for grid in ranking_grids(content):
-        console.print(grid)
+    grids = ranking_grids(content)
+    if format is None:
+        Console().print(*grids, sep="")
+    else:
+        sys.stdout.write(TABLE_FORMATS[format](grids))
     return 0

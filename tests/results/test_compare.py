@@ -108,6 +108,7 @@ def test_a_smaller_run_is_compared_on_what_both_have(runs, tmp_path):
     (grid,) = comparison_grids(comparison)
     assert entries(grid, "vt", "small")["4k"].text == "not run"
     assert entries(grid, "average", "small")["4k"].text == "not run"
+    assert grid.notes[0].startswith("rope: n = 30 per cell, small: n = 10 per cell · ")
     (lengths,) = comparison.warnings
     assert lengths.startswith("not the same in all runs: lengths of ruler/niah_single_1, ruler/vt (rope: [1024, 2048")
 
@@ -146,9 +147,17 @@ def test_averages_over_different_tasks_are_not_tested(runs, tmp_path):
 def test_suites_of_one_run_only(runs, tmp_path):
     build_run(tmp_path / "book", "book", suite="phonebook", lengths=(2048,))
     ruler, phonebook = comparison_grids(compare([runs[0], tmp_path / "book"]))
-    assert {line.labels[1] for line in ruler.lines} == {"rope (baseline)"}
+    assert {line.labels[1] for line in ruler.lines} == {"rope"}
     assert {line.labels[1] for line in phonebook.lines} == {"book"}
     assert "suite not run: rope" in phonebook.notes
+
+
+def test_rules_part_rows_of_several_checkpoints_only(runs):
+    def sizes(paths):
+        return [len(group) for grid in comparison_grids(compare(paths)) for group in grid.groups]
+
+    assert sizes(runs[:1]) == [2, 1]  # tasks, the average
+    assert sizes(runs[:2]) == [2, 2, 3]  # a task each, the average with its difference
 
 
 @pytest.mark.parametrize(

@@ -177,3 +177,4 @@ def test_equal_models_share_a_rank(folders):
     twin["settings"]["seed"] = 5
     (grid,) = ranking_grids({**content, "entries": [content["entries"][0], twin]})
     assert [line.labels for line in grid.lines] == [("1", "rope #1"), ("1", "rope #2")]
+    assert "not the same in all entries: seed (rope #1: 0, rope #2: 5)" in grid.notes

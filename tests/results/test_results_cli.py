@@ -1,5 +1,7 @@
 """compare, export and leaderboard as a person types them."""
 
+import csv
+import io
 import json
 
 import pytest
@@ -64,6 +66,7 @@ def test_export(longeval, folder, format):
         (["compare", "rope", "nothing"], "nothing is not a run folder"),
         (["compare", "rope", "rope"], "rope is given twice"),
         (["leaderboard", "merge", "rope/manifest.json"], "is no leaderboard file"),
+        (["leaderboard", "merge", "x.json", "--format", "tex"], "--format 'tex' is not known; did you mean latex?"),
         (["export", "rope", "--format", "mlflow"], "mlflow is not installed"),
     ],
 )
@@ -95,6 +98,11 @@ def test_leaderboard(longeval, folder):
         "part",
     ]
     assert longeval("leaderboard", "validate", "all.json")[0] == 0
+    table = list(csv.DictReader(io.StringIO(longeval("leaderboard", "merge", "all.json", "--format", "csv")[1])))
+    (best,) = [row for row in table if (row["run"], row["label"]) == ("path-fox", "mean")]
+    assert f" {float(best['score']):.1f} {float(best['low']):.0f}" in out
+    assert len(table) == 2 * 3 + 1  # both whole entries at two lengths and on average, the partial one at one length
+    assert longeval("leaderboard", "merge", "all.json", "--format", "markdown")[1].startswith("## RULER · average\n")
     content = json.loads((folder / "all.json").read_text())
     content["entries"][0]["suites"][0]["headline"][0]["score"] = 1.0
     (folder / "all.json").write_text(json.dumps(content))
