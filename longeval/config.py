@@ -24,9 +24,10 @@ LONGEST = 2**30  # no benchmark's texts reach further; a typing slip may
 class RunConfig:
     """A run. Empty `tasks`, `lengths` and None `limit` mean the suites' own defaults (`longeval tasks` shows them).
 
-    `limit`: samples per cell. `overflow`: what happens to prompts of more than `options.max_length` tokens: "refuse"
-    the run before it starts, or "truncate-middle" and count it. `trained_length`: the trained window to mark where the
-    checkpoint does not say it. `vllm`: engine arguments KEY=VALUE of that backend. `out`: the run folder.
+    `limit`: samples per cell. `limit_tokens`: fewer, but one at least, where they times the cell's length would be more
+    than this. `overflow`: what happens to prompts of more than `options.max_length` tokens: "refuse" the run before it
+    starts, or "truncate-middle" and count it. `trained_length`: the trained window to mark where the checkpoint does not
+    say it. `vllm`: engine arguments KEY=VALUE of that backend. `out`: the run folder.
     """
 
     model: str
@@ -34,6 +35,7 @@ class RunConfig:
     tasks: tuple[str, ...] = ()
     lengths: tuple[int, ...] = ()
     limit: int | None = None
+    limit_tokens: int | None = None
     seed: int = 0
     backend: str = "auto"
     dtype: str = "auto"
@@ -63,6 +65,7 @@ class RunConfig:
     def _counts(self) -> dict[str, int | None]:
         return {
             "limit": self.limit,
+            "limit-tokens": self.limit_tokens,
             "max-length": self.options.max_length,
             "trained-length": self.trained_length,
         }

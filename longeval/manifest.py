@@ -43,6 +43,7 @@ def decides(plan: Plan, model: Model) -> dict[str, Any]:
         "chat": plan.chat,
         "seed": config.seed,
         "limit": config.limit,
+        "limit_tokens": config.limit_tokens,
         "overflow": config.overflow,
         "options": {name: str(value) if isinstance(value, Path) else value for name, value in options.items()},
         "tasks": {

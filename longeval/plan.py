@@ -123,6 +123,8 @@ def _plan_cell(task: Task, length: int, config: RunConfig, tokenizer: Any, chat:
     if length == 0 and 0 not in task.lengths:
         raise UserError(f"{task.name} has no length 0; choose longer --lengths")
     count = config.limit or task.count
+    if config.limit_tokens is not None:
+        count = max(1, min(count, config.limit_tokens // max(1, length)))
     try:
         samples = cell_samples(task, length, count, config, tokenizer, chat)
     except DoesNotFit as small:

@@ -9,7 +9,7 @@ from longeval.results.runs import Run
 from longeval.results.store import flatten
 
 # What checkpoints may differ in, where they ran, folders (contents have hashes of their own), and how many samples.
-_MAY_DIFFER = {"model.checkpoint_hash", "model.device", "options.data_dir", "options.corpus", "limit"}
+_MAY_DIFFER = {"model.checkpoint_hash", "model.device", "options.data_dir", "options.corpus", "limit", "limit_tokens"}
 _ABSENT = "absent"
 
 

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from longeval.cli.options import ChatOption, LengthsOption, ModelOption, SeedOption, VllmOption, with_task_options
-from longeval.config import RunConfig, parse_lengths, split_list
+from longeval.config import RunConfig, parse_length, parse_lengths, split_list
 from longeval.evaluate import dry_run, run
 from longeval.tasks.base import TaskOptions
 
@@ -23,6 +23,9 @@ def command(
     ] = None,
     lengths: LengthsOption = None,
     limit: Annotated[int | None, typer.Option("--limit", help="Samples per cell.")] = None,
+    limit_tokens: Annotated[
+        str | None, typer.Option("--limit-tokens", help="Fewer samples where they times the length would be more: 64k.")
+    ] = None,
     seed: SeedOption = 0,
     backend: Annotated[str, typer.Option(help="auto, torch or vllm.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64.")] = "auto",
@@ -50,6 +53,7 @@ def command(
         tasks=split_list(tasks or []),
         lengths=parse_lengths(lengths),
         limit=limit,
+        limit_tokens=None if limit_tokens is None else parse_length(limit_tokens),
         seed=seed,
         backend=backend,
         dtype=dtype,

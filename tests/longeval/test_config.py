@@ -32,6 +32,7 @@ def test_lists():
         ({"chat": "maybe"}, "known: auto, off, on"),
         ({"overflow": "cut"}, "overflow"),
         ({"limit": 0}, "at least 1"),
+        ({"limit_tokens": 0}, "--limit-tokens must be at least 1"),
         ({"options": TaskOptions(max_length=-1)}, "--max-length must be at least 1"),
         ({"seed": -1}, "negative"),
         ({"lengths": (-1,)}, "negative"),

@@ -9,6 +9,7 @@ from longeval.config import RunConfig
 from longeval.errors import UserError
 from longeval.results.store import RunFolder
 from longeval.tasks import SUITES, TaskOptions
+from longeval.types import Generation
 
 
 @pytest.fixture
@@ -41,6 +42,24 @@ def test_every_sample_has_a_row_and_a_score(evaluate):
     assert (row.prediction, row.references, row.score, row.scores) == ("1", ["1"], 1.0, {"exact": 1.0, "shown": 1.0})
     assert (row.prompt_tokens, row.new_tokens, row.finish_reason, row.error) == (14, 1, "stop", None)
     assert row.prompt_tail == "say 1".ljust(14)
+
+
+def test_a_task_may_score_the_special_tokens_too(evaluate, tmp_path, monkeypatch):
+    """As PhoneBook's --strict: an end-of-text right after the answer then makes it wrong."""
+    end = 3
+
+    def generate(self, prompts, *limits):
+        for index, ids in enumerate(prompts):
+            answer = self.tokenizer.decode(ids).split()[1]
+            yield Generation(index, (*map(ord, answer), end), answer, "stop")
+
+    monkeypatch.setattr(fakes.Model, "generate", generate)
+    result, _ = evaluate()
+    assert [cell.mean.value for cell in result.scores.cells] == [1.0, 1.0]
+    monkeypatch.setattr(fakes.Echo, "keep_special_tokens", True)
+    result, _ = evaluate(out=tmp_path / "strict")
+    assert RunFolder(result.path).rows()["fake/echo/16/0/1"].prediction == f"1{chr(end)}"
+    assert [cell.mean.value for cell in result.scores.cells] == [0.0, 0.0]
 
 
 def test_the_same_command_again_predicts_nothing(evaluate):
@@ -80,6 +99,14 @@ def test_losses_are_stored_before_their_rows(evaluate):
     (row,) = folder.rows().values()
     np.testing.assert_array_equal(folder.nll(row.id), np.full(13, 2.0, np.float32))
     assert row.score == 2.0
+
+
+def test_long_cells_may_have_fewer_samples(evaluate):
+    result, prompts = evaluate(lengths=(16, 32, 64), limit=3, limit_tokens=64)
+    assert [(cell.planned, cell.n) for cell in result.scores.cells] == [(3, 3), (2, 2), (1, 1)]
+    assert len(prompts) == 6
+    with pytest.raises(UserError, match="limit_tokens: 64 there, 10 now"):
+        evaluate(lengths=(16, 32, 64), limit=3, limit_tokens=10)
 
 
 def test_a_length_below_the_smallest_size(evaluate):
