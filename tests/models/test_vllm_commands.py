@@ -16,7 +16,7 @@ require_vllm()
 if V2_ON_CPU:
     pytest.skip("the commands are the same in both runners", allow_module_level=True)
 
-SUITES = ["--suite", "ruler,phonebook,perplexity", "--tasks", "niah_single_1,lookup,stdlib"]
+SUITES = ["--suite", "perplexity,phonebook,ruler", "--tasks", "stdlib,lookup,fwe"]
 RUN = ["run", "--model", "demo", "--backend", "vllm", *SUITES, "--lengths", "1k", "--limit", "3"]
 MEMORY = "kv_cache_memory_bytes=134217728"
 COMPARED = ("id", "prediction", "score", "prompt_tokens", "new_tokens", "finish_reason", "error")
