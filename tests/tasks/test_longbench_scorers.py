@@ -1,4 +1,4 @@
-"""LongBench's metrics: cases worked out by hand, the packages that define them, and any text at all."""
+"""LongBench's metrics: cases worked out by hand, and the packages that define them."""
 
 import threading
 import warnings
@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from rouge import Rouge
 
 from longeval.errors import UserError
-from longeval.tasks.longbench_e import scorers
-from longeval.tasks.longbench_e.protocol import DATASETS
 from longeval.tasks.longbench_e.scorers import (
     classification_score,
     code_sim_score,
@@ -246,27 +244,3 @@ def test_first_line():
     assert first_line("\n\nanswer \nmore") == "answer "
     assert first_line(" \nanswer") == " "  # only newlines are dropped
     assert first_line("") == ""
-
-
-METRICS = sorted({m.__name__ for dataset in DATASETS.values() for m in (dataset.metric, dataset.beside) if m})
-REFERENCES = ["Paragraph 7 was here. The answer, a number of words; x = f(y)  # 7"]
-HUGE = 100_000
-
-
-@pytest.mark.parametrize("metric", METRICS)
-@settings(max_examples=60, deadline=None)
-@given(text=st.text(max_size=300))
-@example(text="")
-@example(text="\x00\x01\x1b\n\r\t\v\x85\u2028")
-@example(text="é漢字🦆\u0301\u200b")
-@example(text="\ud800")
-@example(text="a" * HUGE)
-@example(text="the answer. " * (HUGE // 12))
-@example(text="7 " * (HUGE // 2))
-@example(text="\n" * HUGE)
-@example(text="." * HUGE)
-@example(text="`#//" * (HUGE // 4))
-def test_any_text_scores_between_0_and_1(metric, text):
-    score = getattr(scorers, metric)(text, REFERENCES[0], ["The answer", "number", "7"])
-    assert isinstance(score, float)
-    assert 0.0 <= score <= 1.0

@@ -9,8 +9,6 @@ from statistics import mean
 
 import names
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 from small_tokenizers import bpe, byte_level, metaspace
 from transformers import LlamaTokenizer
 
@@ -209,13 +207,6 @@ class TestScore:
         assert not task().keep_special_tokens
         assert "end-of-text" in task(strict=True).notes()[0]
         assert task().notes() == []
-
-    @settings(max_examples=100)
-    @given(st.text(max_size=200))
-    @example("\x00\r\n\u2028")
-    @example("6" * 100_000)
-    def test_any_text(self, text):
-        assert score(text) in (0.0, 1.0)
 
     def test_token_scores_are_no_prediction(self):
         with pytest.raises(UserError, match="from generated text"):
