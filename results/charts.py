@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
-from longeval.results.depths import BINS, DepthGrid, depth_label
+from longeval.results.depths import DepthGrid
 from longeval.results.positions import WINDOW, PositionLoss
 from longeval.results.statistics import student_quantile
 
@@ -111,14 +111,14 @@ def _window_rules(windows: Mapping[str, int], x: Mapping[str, Any], colour: Mapp
 def heatmap(grid: DepthGrid, labels: Mapping[int, str], unit: str) -> dict[str, Any]:
     """Mean score × 100 by depth and length; a field without samples is empty."""
     values = [
-        {"length": labels[length], "depth": depth_label(index), "score": 100 * mean, "n": grid.counts[length][index]}
+        {"length": labels[length], "depth": grid.depths[index], "score": 100 * mean, "n": grid.counts[length][index]}
         for length in grid.lengths
         for index, mean in enumerate(grid.means[length])
         if mean is not None
     ]
     x = {"field": "length", "type": "ordinal", "sort": [labels[n] for n in grid.lengths],
          "title": f"length ({unit})"}  # fmt: skip
-    y = {"field": "depth", "type": "ordinal", "sort": [depth_label(i) for i in range(BINS)], "title": "depth (%)"}
+    y = {"field": "depth", "type": "ordinal", "sort": grid.depths, "title": "depth (%)"}
     score = {"field": "score", "type": "quantitative"}
     layers = [
         {

@@ -13,16 +13,17 @@ from longeval.errors import UserError
 from longeval.results.aggregate import counted_score
 from longeval.results.store import Row
 
-BINS = 10
+_BINS = (10, 5, 2)  # as many as leave at most half of the fields without a sample
 
 
 @dataclass(frozen=True)
 class DepthGrid:
     """One task's mean scores by depth and length. `means[length][bin]` is None where no sample falls; `counts` alike.
 
-    `several`: whether some sample has more than one depth.
+    `depths`: the bins' names, in percent. `several`: whether some sample has more than one depth.
     """
 
+    depths: list[str]
     means: dict[int, list[float | None]]
     counts: dict[int, list[int]]
     several: bool
@@ -32,15 +33,10 @@ class DepthGrid:
         return list(self.means)
 
     @property
-    def sparse(self) -> bool:
-        """Whether most fields have no sample, so that a picture would show nothing."""
+    def filled(self) -> float:
+        """The share of fields that have a sample."""
         fields = [count for counts in self.counts.values() for count in counts]
-        return sum(count > 0 for count in fields) * 2 < len(fields)
-
-
-def depth_label(index: int) -> str:
-    """The depths of a bin, in percent."""
-    return f"{index * 100 // BINS}–{(index + 1) * 100 // BINS}"
+        return sum(count > 0 for count in fields) / len(fields)
 
 
 def depth_grids(by_cell: Mapping[tuple[str, int], Sequence[Row]]) -> dict[str, DepthGrid]:
@@ -49,21 +45,27 @@ def depth_grids(by_cell: Mapping[tuple[str, int], Sequence[Row]]) -> dict[str, D
     for (task, length), rows in sorted(by_cell.items(), key=lambda item: item[0][1]):
         if positional := [row for row in rows if _depths(row)]:
             tasks.setdefault(task, {})[length] = positional
-    return {task: _grid(by_length) for task, by_length in tasks.items()}
+    return {task: _finest(by_length) for task, by_length in tasks.items()}
 
 
-def _grid(by_length: Mapping[int, Sequence[Row]]) -> DepthGrid:
+def _finest(by_length: Mapping[int, Sequence[Row]]) -> DepthGrid:
+    grids = [_grid(by_length, bins) for bins in _BINS]
+    return next((grid for grid in grids if grid.filled >= 0.5), grids[-1])
+
+
+def _grid(by_length: Mapping[int, Sequence[Row]], bins: int) -> DepthGrid:
     means: dict[int, list[float | None]] = {}
     counts: dict[int, list[int]] = {}
     for length, rows in by_length.items():
-        sums, counts[length] = [0.0] * BINS, [0] * BINS
+        sums, counts[length] = [0.0] * bins, [0] * bins
         for row in rows:
             for depth in _depths(row):
-                index = min(BINS - 1, int(depth * BINS // 100))
+                index = min(bins - 1, int(depth * bins // 100))
                 sums[index] += counted_score(row, bounded=True) or 0.0
                 counts[length][index] += 1
         means[length] = [total / n if n else None for total, n in zip(sums, counts[length], strict=True)]
-    return DepthGrid(means, counts, any(len(_depths(row)) > 1 for rows in by_length.values() for row in rows))
+    depths = [f"{index * 100 // bins}–{(index + 1) * 100 // bins}" for index in range(bins)]
+    return DepthGrid(depths, means, counts, any(len(_depths(row)) > 1 for rows in by_length.values() for row in rows))
 
 
 def _depths(row: Row) -> list[float]:

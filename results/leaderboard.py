@@ -85,7 +85,8 @@ def what_is_partial(suite: Mapping[str, Any]) -> list[str]:
         lines.append(f"{suite['name']} is partial: {tasks}/{of} tasks")
     unfinished = [cell for cell in suite["cells"] if cell["fits"] and cell["n"] < cell["planned"]]
     if unfinished:
-        lines.append(f"{suite['name']} is unfinished: {len(unfinished)} cells have fewer samples than planned")
+        cells = f"{len(unfinished)} of {len(suite['cells'])} cells"
+        lines.append(f"{suite['name']} is unfinished: fewer samples than planned in {cells}")
     return lines
 
 

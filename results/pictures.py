@@ -10,7 +10,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from longeval.results.depths import BINS, DepthGrid, depth_label
+from longeval.results.depths import DepthGrid
 
 _COLOURS = (4, 1, 2, 3, 5, 6, 12, 9, 10, 11)
 # Viridis at scores of 0, 10, ... 100: lightness alone tells the score. Ink is white on the dark half.
@@ -68,9 +68,9 @@ def heatmap(grid: DepthGrid, labels: Mapping[int, str], title: str) -> Table:
     table.add_column("", justify="right", style="dim", no_wrap=True)
     for length in grid.lengths:
         table.add_column(f"{labels[length]} ", justify="right", header_style="dim", no_wrap=True)
-    for index in range(BINS):
+    for index, depth in enumerate(grid.depths):
         fields = [_field(grid.means[length][index], len(labels[length]) + 1) for length in grid.lengths]
-        table.add_row(f"{depth_label(index)} ", *fields)
+        table.add_row(f"{depth} ", *fields)
     return table
 
 

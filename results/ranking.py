@@ -107,9 +107,16 @@ class _Contest:
             notes=[
                 f"ranked by the mean over {over} · 95 % intervals" if ranked else "no lengths in common: not ranked",
                 *(f"{name}: {reason}" for name in others for reason in self.missing[name]),
+                *self._failures(),
                 *(f"not the same in all entries: {line}" for line in self.differing),
             ],
         )
+
+    def _failures(self) -> list[str]:
+        """One line for every entry with failed samples."""
+        what = "scored 0" if self.percent else "left out of the mean"
+        failed = {name: sum(cell["errors"] for cell in suite["cells"]) for name, suite in self.suites.items()}
+        return [f"{name}: failed samples, {what}: {count}" for name, count in failed.items() if count]
 
     def _rank(self, name: str) -> int:
         """1 for the best; equal means share a rank."""

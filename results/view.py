@@ -100,7 +100,7 @@ def _heatmaps(
     suite: Mapping[str, Any], labels: Mapping[int, str], by_cell: Mapping[tuple[str, int], list[Row]]
 ) -> Iterator[RenderableType]:
     tasks = [task["name"] for task in suite["tasks"] if task["percent"]]
-    grids = {task: grid for task, grid in depth_grids(by_cell).items() if task in tasks and not grid.sparse}
+    grids = {task: grid for task, grid in depth_grids(by_cell).items() if task in tasks}
     if grids:
         yield Text(f"{suite['title']} · score × 100 by depth (%) and length; blank: no sample", style="bold")
         yield Columns([heatmap(grid, labels, short_name(task)) for task, grid in grids.items()], padding=(1, 3))

@@ -83,6 +83,7 @@ def test_failed_samples(tmp_path):
         assert "e3" in text
         assert "failed, scored 0 (e): 3" in text
     assert_no_nonsense(made.texts)
+    assert "tiny: failed samples, scored 0: 3" in made.ranked
     failed = [row for row in made.data("sample-data")["rows"] if row[8]]
     assert [(row[4], row[8]) for row in failed] == [(None, "OutOfMemoryError: 80 GiB")] * 3
     assert not made.runs[0].scores.complete
@@ -106,7 +107,7 @@ def test_empty_cell_and_empty_run(tmp_path):
     made = Everything(tmp_path / "run")
     assert (made.cell("vt", 4096)["n"], made.cell("vt", 4096)["score"]) == ("0", "")
     assert "– n=0/4" in made.shown
-    assert made.board["entries"][0]["partial"][1] == "ruler is unfinished: 1 cells have fewer samples than planned"
+    assert made.board["entries"][0]["partial"][1] == "ruler is unfinished: fewer samples than planned in 1 of 6 cells"
     assert_no_nonsense(made.texts)
     build_run(tmp_path / "empty", "empty", tasks=TASKS, n=4, change=lambda row: None)
     nothing = Everything(tmp_path / "empty")

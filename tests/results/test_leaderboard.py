@@ -115,7 +115,7 @@ def test_unfinished_runs_are_partial_but_a_limit_is_no_reason(tmp_path):
     build_run(
         tmp_path / "cut", lengths=(2048,), n=2, change=lambda row: None if row.id.endswith("vt/2048/0/1") else row
     )
-    with pytest.raises(UserError, match="ruler is unfinished: 1 cells have fewer samples than planned"):
+    with pytest.raises(UserError, match="ruler is unfinished: fewer samples than planned in 1 of 13 cells"):
         board(tmp_path / "cut")
 
 

@@ -8,7 +8,7 @@ from run_folders import build_run
 
 from longeval.errors import UserError
 from longeval.results.aggregate import rows_by_cell
-from longeval.results.depths import depth_grids, depth_label
+from longeval.results.depths import depth_grids
 from longeval.results.pictures import heatmap, legend, score_curves
 from longeval.results.runs import load_runs
 from longeval.results.store import Row
@@ -28,12 +28,23 @@ def shown(renderable, width=100):
 
 def test_depth_grid_by_hand():
     rows = [row(0, 1.0, [0.0]), row(1, 0.0, [9.99]), row(2, 0.5, [10.0, 100.0]), row(3, None, [15.0]), row(4, 1.0, [])]
+    rows += [row(5, 1.0, [30.0]), row(6, 0.0, [55.0])]
     (grid,) = depth_grids(rows_by_cell(rows)).values()
-    assert grid.means[1024] == [0.5, 0.25, *[None] * 7, 0.5]
-    assert grid.counts[1024] == [2, 2, *[0] * 7, 1]
+    assert grid.means[1024] == [0.5, 0.25, None, 1.0, None, 0.0, None, None, None, 0.5]
+    assert grid.counts[1024] == [2, 2, 0, 1, 0, 1, 0, 0, 0, 1]
     assert grid.several
-    assert depth_label(9) == "90–100"
+    assert grid.depths[9] == "90–100"
     assert depth_grids(rows_by_cell([row(0, 1.0, [])])) == {}
+
+
+def test_few_samples_get_fewer_depths():
+    def depths(places):
+        (grid,) = depth_grids(rows_by_cell([row(i, 1.0, [place]) for i, place in enumerate(places)])).values()
+        return grid.depths
+
+    assert len(depths([5, 25, 45, 65, 85])) == 10
+    assert depths([5, 25, 45, 65]) == ["0–20", "20–40", "40–60", "60–80", "80–100"]
+    assert depths([5]) == depths([5, 25]) == ["0–50", "50–100"]
 
 
 @pytest.mark.parametrize("depths", ["40", ["40"], [140.0], [float("nan")]])
@@ -43,12 +54,12 @@ def test_depths_that_are_none_are_named(depths):
 
 
 def test_heatmap_has_a_number_in_every_field():
-    rows = [row(i, float(i % 2), [5.0 + 10 * (i // 2)], length) for i in range(8) for length in (1024, 2048)]
+    rows = [row(i, float(i % 2), [5.0 + 20 * (i // 2)], length) for i in range(8) for length in (1024, 2048)]
     (grid,) = depth_grids(rows_by_cell(rows)).values()
     text = shown(heatmap(grid, {1024: "1k", 2048: "2k*"}, "needle"))
     assert text.splitlines()[0].strip() == "needle"
     assert text.split().count("50") == 8
-    assert len(text.splitlines()) == 12
+    assert len(text.splitlines()) == 2 + 5
 
 
 def test_curves_fit_their_width_and_mark_every_length():
