@@ -67,7 +67,7 @@ def curves(
         },
         {"mark": {"type": "line", "clip": True}, "encoding": {"x": x, "y": y, "color": colour, "strokeDash": dash}},
         {
-            "mark": {"type": "point", "filled": True, "size": 45, "opacity": 1, "clip": True},
+            "mark": {"type": "point", "filled": True, "size": 45, "opacity": 1},
             "encoding": {"x": x, "y": y, "color": colour, "tooltip": tooltip},
         },
     ]
