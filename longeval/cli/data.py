@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.padding import Padding
 from rich.text import Text
 
 from longeval.errors import UserError, nearest
@@ -18,7 +18,7 @@ def command(
     fetch: Annotated[
         list[str] | None, typer.Option("--fetch", metavar="NAME", help="Bring this corpus into the cache (repeatable).")
     ] = None,
-    data_dir: Annotated[Path | None, typer.Option(exists=True, file_okay=False, help="Look here first.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(exists=True, help="Look here first.")] = None,
 ) -> int:
     """List the corpora (source, licence, hash, where found) and fetch them."""
     console = Console()
@@ -27,13 +27,13 @@ def command(
         if name not in corpora:
             raise UserError(f"unknown corpus {name!r}{nearest(name, corpora)}")
         console.print(f"{name}: {corpora[name].require(data_dir)}", soft_wrap=True)
-    table = Table(title="corpora", title_justify="left", pad_edge=False)
-    for column in ("corpus", "what", "used by", "licence", "hash", "found"):
-        table.add_column(column, overflow="fold")
     for corpus in corpora.values():
         path = corpus.locate(data_dir)
-        found = Text(str(path)) if path else Text(f"no: {corpus.remedy()}", style="yellow")
-        digest = file_hash(path) if path else ""
-        table.add_row(corpus.name, corpus.title, corpus.used_by, corpus.licence, digest, found)
-    console.print(table)
+        found = f"found: {path}, hash {file_hash(path)}" if path else f"not here: {corpus.remedy()}"
+        console.print(Text.assemble((corpus.name, "bold"), f"  {corpus.title}"))
+        for line, style in (
+            (f"for {corpus.used_by} · licence: {corpus.licence}", "dim"),
+            (found, "green" if path else "yellow"),
+        ):
+            console.print(Padding(Text(line, style=style, overflow="fold"), (0, 0, 0, 4)))
     return 0
