@@ -106,6 +106,12 @@ def attention_shape(arch: Architecture, dtype: torch.dtype) -> Shape:
     return Shape(arch.heads, arch.kv_heads, arch.head_dim, dtype, path=arch.path is not None, gate=bool(arch.gate))
 
 
+def score_rule(arch: Architecture) -> ScoreRule:
+    """How a layer's raw scores and gates become logits."""
+    scale = arch.head_dim**-0.5
+    return ScoreRule(scale, scale if arch.gate_scaled else 1.0, arch.window)
+
+
 class SelfAttention(nn.Module):
     """Projections, w, gates and norms around one layer's attention."""
 
@@ -142,11 +148,14 @@ class SelfAttention(nn.Module):
 
     def start(self, batch: int, capacity: int) -> LayerState:
         """Empty state for `batch` sequences of up to `capacity` tokens."""
+        like = self.o_proj.weight
+        shape = attention_shape(self.arch, like.dtype)
+        return self.state(start_attention(score_rule(self.arch), shape, batch, capacity, like.device), batch)
+
+    def state(self, attention: Attention, batch: int) -> LayerState:
+        """The state before the first token, around an empty `attention`."""
         arch, like = self.arch, self.o_proj.weight
-        scale, kv = arch.head_dim**-0.5, arch.kv_heads * arch.head_dim
-        rule = ScoreRule(scale, scale if arch.gate_scaled else 1.0, arch.window)
-        attention = start_attention(rule, attention_shape(arch, like.dtype), batch, capacity, like.device)
-        state = LayerState(attention)
+        state, kv = LayerState(attention), arch.kv_heads * arch.head_dim
         if arch.path and arch.path.conv:
             state.conv = like.new_zeros(batch, arch.path.conv - 1, kv)
         if arch.shift_k:
