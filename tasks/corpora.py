@@ -133,6 +133,25 @@ def hub_answers() -> bool:
         return False
 
 
+def hub_snapshot(repository: str, kind: str = "dataset") -> Path | None:
+    """The folder of a hub repository's files in the hub client's own cache, as far as they are there, or None.
+
+    Touches no network. `kind`: "dataset" or "model".
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(repository, repo_type=kind, local_files_only=True))
+    except LocalEntryNotFoundError:
+        return None
+
+
+def hub_source(repository: str, kind: str = "dataset") -> str:
+    """What a client loads a hub repository from: its id, or its files in the cache where the hub does not answer."""
+    return repository if hub_answers() else str(hub_snapshot(repository, kind) or repository)
+
+
 def all_corpora() -> list[Corpus]:
     """Every corpus that some task reads, each once."""
     from longeval.tasks.base import TaskOptions  # late: tasks declare their corpora with this module

@@ -14,3 +14,4 @@ for folder in Path(__file__).parent.iterdir():
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("LONGEVAL_CACHE", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path_factory.mktemp("hub")))

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from longeval.errors import UserError
-from longeval.tasks.corpora import Corpus, hub_answers
+from longeval.tasks.corpora import Corpus, hub_answers, hub_snapshot, hub_source
 from longeval.tasks.fitting import piece_costs
 from longeval.tasks.prompt import Prompter
 
@@ -18,7 +18,7 @@ from longeval.tasks.prompt import Prompter
 def _fetch(folder: Path) -> None:
     from transformers import AutoTokenizer
 
-    AutoTokenizer.from_pretrained("openai-community/gpt2").save_pretrained(folder)
+    AutoTokenizer.from_pretrained(hub_source("openai-community/gpt2", "model")).save_pretrained(folder)
 
 
 GPT2 = Corpus(
@@ -36,9 +36,10 @@ GPT2 = Corpus(
 
 
 def find_gpt2(data_dir: Path | None) -> Path | None:
-    """The folder with GPT-2's tokenizer, from the hub when it answers; None where it cannot be had."""
-    found = GPT2.locate(data_dir)
-    return GPT2.require(data_dir) if found is None and hub_answers() else found
+    """The folder with GPT-2's tokenizer, from the hub or its client's cache; None where it cannot be had."""
+    if found := GPT2.locate(data_dir):
+        return found
+    return GPT2.require(data_dir) if hub_snapshot(str(GPT2.hub_id), "model") or hub_answers() else None
 
 
 @lru_cache(maxsize=1)

@@ -1,7 +1,8 @@
 """The published samples: two sets on the Hugging Face hub, by length (config) and task (split).
 
-Looked for in `--data-dir` and the cache, in either set's own layout (`data/qa1/4k.json`, `4k/qa1-*.parquet`) or, with
-a README that says where the files are, any other; then on the hub. What comes from the hub is kept in the cache.
+Looked for in `--data-dir`, the cache and the hub client's own caches, in either set's layout (`data/qa1/4k.json`,
+`4k/qa1-*.parquet`) or, in `--data-dir` with a README that says where the files are, any other; then on the hub. What
+comes from the hub is kept in the cache.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from longeval.errors import UserError
 from longeval.paths import cache_dir
 from longeval.tasks.babilong.protocol import OFFICIAL_LENGTHS, TASKS
-from longeval.tasks.corpora import Corpus, hub_answers
+from longeval.tasks.corpora import Corpus, hub_answers, hub_snapshot
 from longeval.tasks.rows import DataRow, json_array, json_lines
 
 
@@ -47,9 +48,21 @@ THOUSAND = Corpus(
 
 
 def folders(corpus: Corpus, data_dir: Path | None) -> list[Path]:
-    """Where samples of the set are on this machine, in the order they are looked for."""
+    """Where files of the set are on this machine, in the order they are looked for."""
     places = [data_dir / corpus.filename, data_dir / str(corpus.hub_id)] if data_dir else []
-    return [place for place in [*places, _cache(corpus)] if place.is_dir()]
+    return [place for place in [*places, _cache(corpus), hub_snapshot(str(corpus.hub_id))] if place and place.is_dir()]
+
+
+def at_hand(corpus: Corpus, data_dir: Path | None) -> bool:
+    """Whether samples of the set are on this machine."""
+    return bool(folders(corpus, data_dir)) or _loaded_before(corpus)
+
+
+def _loaded_before(corpus: Corpus) -> bool:
+    """Whether `datasets` keeps something of the set, which it finds again when the hub does not answer."""
+    from datasets import config
+
+    return (Path(config.HF_DATASETS_CACHE) / str(corpus.hub_id).replace("/", "___")).is_dir()
 
 
 def files(folder: Path, length: int, task: str) -> list[Path]:
@@ -65,9 +78,9 @@ def questions(corpus: Corpus, length: int, task: str, data_dir: Path | None) -> 
     for folder in folders(corpus, data_dir):
         if here := files(folder, length, task):
             return [_question(row, task) for file in here for row in _read(file)]
-        if (folder / "README.md").exists():
+        if data_dir and folder.is_relative_to(data_dir) and (folder / "README.md").exists():
             return [_question(row, task) for row in _load(str(folder), config, split=task)]
-    if not hub_answers():
+    if not hub_answers() and not _loaded_before(corpus):
         raise UserError(
             f"no {config} samples of {task} from {corpus.hub_id}: the hub does not answer; put {corpus.filename} into "
             "--data-dir, or use --babilong-data own with bAbI stories and books"

@@ -30,7 +30,7 @@ class Source:
         """The published sets to take samples from; none when all are own builds."""
         if self.choice != "auto":
             return {"own": [], "100": [hub.HUNDRED], "1k": [hub.THOUSAND, hub.HUNDRED]}[self.choice]
-        local = [corpus for corpus in (hub.HUNDRED, hub.THOUSAND) if hub.folders(corpus, self.options.data_dir)]
+        local = [corpus for corpus in (hub.HUNDRED, hub.THOUSAND) if hub.at_hand(corpus, self.options.data_dir)]
         return local[:1] or ([hub.HUNDRED] if hub_answers() else [])
 
     @cached_property
@@ -65,7 +65,7 @@ class Source:
     def status(self) -> DataStatus:
         """See Task.data_status; asks the hub whether it answers when nothing is on this machine."""
         if self._sets:
-            missing = [corpus for corpus in self._sets if not hub.folders(corpus, self.options.data_dir)]
+            missing = [corpus for corpus in self._sets if not hub.at_hand(corpus, self.options.data_dir)]
             problem = "; ".join(corpus.remedy() for corpus in missing) if missing and not hub_answers() else None
             return DataStatus(", ".join(str(corpus.hub_id) for corpus in self._sets), problem, fetched=bool(missing))
         try:

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from longeval.tasks.corpora import Corpus
+from longeval.tasks.corpora import Corpus, hub_source
 
 
 def _load(dataset: str, files: str, split: str) -> Iterable[dict[str, Any]]:
     """Rows of one split; `files` keeps `datasets` from fetching the other splits too."""
     from datasets import load_dataset
 
-    rows: Iterable[dict[str, Any]] = load_dataset(dataset, data_files={split: files}, split=split)
+    rows: Iterable[dict[str, Any]] = load_dataset(hub_source(dataset), data_files={split: files}, split=split)
     return rows
 
 

@@ -198,6 +198,26 @@ class TestPublished:
         assert task().build(byte_level(), 4000) == first
         assert asked == [("RMT-team/babilong", "4k", {"split": "qa1"})]
 
+    def test_the_hub_clients_cache(self, tmp_path, monkeypatch):
+        """What was downloaded before is found without the hub."""
+        repository = tmp_path / "datasets--RMT-team--babilong"
+        write_json(repository / "snapshots" / "1a2b", [row(n) for n in range(3)])
+        (repository / "refs").mkdir()
+        (repository / "refs" / "main").write_text("1a2b")
+        (repository / "snapshots" / "1a2b" / "README.md").write_text("only a part is here")
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+        assert task().data_status().at_hand == "yes"
+        self.check(task().build(byte_level(), 4000), "RMT-team/babilong")
+        with pytest.raises(UserError, match="no 8k samples of qa1 from RMT-team/babilong: the hub does not answer"):
+            task().build(byte_level(), 8000)
+
+    def test_what_datasets_loaded_before(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path))
+        monkeypatch.setattr("datasets.load_dataset", lambda *source, **which: [row(n) for n in range(3)])
+        (tmp_path / "RMT-team___babilong").mkdir()
+        assert task().data_status().at_hand == "yes"
+        self.check(task().build(byte_level(), 4000), "RMT-team/babilong")
+
     @pytest.mark.parametrize(
         ("choice", "length", "source"),
         [

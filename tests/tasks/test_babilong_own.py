@@ -23,7 +23,8 @@ TASKS = list(protocol.TASKS)
 
 
 @pytest.fixture(autouse=True)
-def offline(monkeypatch):
+def offline(monkeypatch, tmp_path_factory):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("datasets")))
     for module in ("hub", "source", "books", "counting"):
         monkeypatch.setattr(f"longeval.tasks.babilong.{module}.hub_answers", lambda: False)
 
@@ -198,6 +199,18 @@ class TestCounting:
         assert load_gpt2(tmp_path / "whole")(" Hello").input_ids == [18435]
         with pytest.raises(UserError, match=r"neither tokenizer\.json nor vocab\.json"):
             load_gpt2(tmp_path)
+
+    def test_gpt2_from_the_hub_clients_cache(self, gpt2, tmp_path, monkeypatch):
+        """What was downloaded before is found without the hub."""
+        repository = tmp_path / "models--openai-community--gpt2"
+        gpt2.save_pretrained(repository / "snapshots" / "1a2b")
+        (repository / "refs").mkdir()
+        (repository / "refs" / "main").write_text("1a2b")
+        monkeypatch.setattr("longeval.tasks.corpora.find_spec", lambda name: None)
+        assert find_gpt2(None) is None
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+        monkeypatch.setattr("longeval.tasks.corpora.hub_answers", lambda: False)
+        assert load_gpt2(find_gpt2(None))("Hello world! Hello").input_ids == [15496, 995, 0, 18435]
 
     def test_counts_are_upstreams_for_gpt2(self, gpt2):
         """A space in front, no special tokens."""

@@ -197,17 +197,29 @@ class TestData:
         """The archive goes into the cache, where the next run finds it."""
         asked = []
 
-        def download(repository, file, repo_type, local_dir):
-            asked.append((repository, file, repo_type))
-            local_dir.mkdir(parents=True)
-            with zipfile.ZipFile(local_dir / file, "w") as archive:
+        def download(repository, file, repo_type, local_files_only):
+            asked.append((repository, file, repo_type, local_files_only))
+            with zipfile.ZipFile(tmp_path / "downloaded", "w") as archive:
                 archive.writestr("data/qasper_e.jsonl", "".join(json.dumps(row(n)) + "\n" for n in range(2)))
+            return str(tmp_path / "downloaded")
 
         monkeypatch.setattr("longeval.tasks.longbench_e.data.hub_answers", lambda: True)
         monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
         self.check(tmp_path)
         self.check(tmp_path)
-        assert asked == [("THUDM/LongBench", "data.zip", "dataset")]
+        assert asked == [("THUDM/LongBench", "data.zip", "dataset", False)]
+
+    def test_from_the_hub_clients_cache(self, tmp_path, monkeypatch):
+        """What was downloaded before is found without the hub."""
+        repository = tmp_path / "datasets--THUDM--LongBench"
+        for folder in ("refs", "snapshots/1a2b"):
+            (repository / folder).mkdir(parents=True)
+        (repository / "refs" / "main").write_text("1a2b")
+        with zipfile.ZipFile(repository / "snapshots" / "1a2b" / "data.zip", "w") as archive:
+            archive.writestr("data/qasper_e.jsonl", "".join(json.dumps(row(n)) + "\n" for n in range(2)))
+        monkeypatch.setattr("longeval.tasks.longbench_e.data.hub_answers", lambda: False)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+        self.check(None)
 
 
 class TestBuild:

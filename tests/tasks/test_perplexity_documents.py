@@ -177,6 +177,7 @@ def hub_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("longeval.tasks.corpora.hub_answers", lambda: False)
     datasets.disable_progress_bars()
     return tmp_path
 
@@ -195,6 +196,18 @@ def test_pg19_from_the_hub(hub_folder):
     path = hub.PG19.require()
     assert read(documents.text_documents(path)) == [("T", ["Once\n“é”"])]
     assert hub.PG19.locate() == path
+
+
+def test_pg19_from_the_hub_clients_cache(hub_folder, monkeypatch):
+    """What was downloaded before is found without the hub."""
+    repository = hub_folder / "cache" / "datasets--emozilla--pg19-test"
+    parquet(
+        repository / "snapshots" / "1a2b" / "data" / "test-0-29a5.parquet", [{"short_book_title": "T", "text": "x"}]
+    )
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("1a2b")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(hub_folder / "cache"))
+    assert read(documents.text_documents(hub.PG19.require())) == [("T", ["x"])]
 
 
 def test_narrativeqa_from_the_hub(hub_folder):
