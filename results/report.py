@@ -22,7 +22,7 @@ from longeval.results.depths import depth_grids
 from longeval.results.grid import BETTER, WORSE, Entry, Grid, Line
 from longeval.results.position_tables import position_grids, positions_by_place
 from longeval.results.runs import Run
-from longeval.results.side_by_side import comparison_grids
+from longeval.results.side_by_side import column_labels, comparison_grids
 from longeval.results.store import Row
 from longeval.results.tables import is_percent, length_labels, short_name, shown_averages
 
@@ -103,38 +103,40 @@ def _data(value: Any) -> str:
 def _head(comparison: Comparison, grids: Sequence[Grid]) -> str:
     warnings = "".join(f"<li>{escape(warning)}</li>" for warning in comparison.warnings)
     return (
-        f"<section><h2 id=summary>Summary</h2>{html_table(summary_grid(comparison.suites, grids))}"
+        f"<section><h2 id=summary>Summary</h2>{html_table(summary_grid(comparison, grids))}"
         + (f'<ul class="warnings">{warnings}</ul>' if warnings else "")
         + html_table(_runs_grid(comparison))
         + "</section>"
     )
 
 
-def summary_grid(suites: Sequence[Mapping[str, Any]], grids: Sequence[Grid]) -> Grid:
-    """Every suite's first average, or its tasks where it has none, in one table: lines are checkpoints, columns suites
-    and lengths."""
-    columns: list[str] = []
-    lines: dict[tuple[str, str], list[Entry]] = {}
-    for suite, grid in zip(suites, grids, strict=True):
+def summary_grid(comparison: Comparison, grids: Sequence[Grid]) -> Grid:
+    """Every suite's first average, or its tasks where it has none, in one table: columns are the lengths of all."""
+    lengths: dict[str, int] = {}
+    rows: list[tuple[str, list[tuple[Line, dict[str, Entry]]]]] = []
+    for suite, grid in zip(comparison.suites, grids, strict=True):
+        labels = {label.rstrip("*"): length for length, label in column_labels(comparison, suite).items()}
+        lengths |= {label: length for label, length in labels.items() if label not in lengths}
         averages = [name for name, kind in shown_averages(suite).items() if kind == "average"]
         for row in averages[:1] or [short_name(task["name"]) for task in suite["tasks"]]:
-            for line in grid.lines:
-                if line.labels[0] == row and line.style != "difference":
-                    style = "published" if line.style == "published" else ""
-                    entries = lines.setdefault((line.labels[1], style), [])
-                    entries += [Entry()] * (len(columns) - len(entries)) + line.entries
-            columns += [f"{suite['title']}{'' if averages else f' {row}'} {label}" for label in grid.columns]
-    full = {key: entries + [Entry()] * (len(columns) - len(entries)) for key, entries in lines.items()}
+            lines = [line for line in grid.lines if line.labels[0] == row and line.style != "difference"]
+            name = suite["title"] if averages else f"{suite['title']} · {row}"
+            rows.append((name, [(line, dict(zip(labels, line.entries, strict=True))) for line in lines]))
+    columns = sorted(lengths, key=lengths.__getitem__)
     groups = [
-        [Line((label,), entries, style) for (label, style), entries in full.items() if style == wanted]
-        for wanted in ("", "published")
+        [
+            Line((name, line.labels[1]), [at.get(column, Entry()) for column in columns], _summary_style(line))
+            for line, at in lines
+        ]
+        for name, lines in rows
     ]
-    marks = [
-        "* beyond a trained window" if any(column.endswith("*") for column in columns) else "",
-        "▲ ▼ better or worse than the baseline, as tested in the suite's table" if len(groups[0]) > 1 else "",
-    ]
-    notes = [" · ".join(["95 % intervals", *filter(None, marks)])]
-    return Grid("Suites", ("checkpoint",), columns, [group for group in groups if group], notes)
+    several = any(len(lines) > 1 for _, lines in rows)
+    marks = " · best in bold · ▲ ▼ better or worse than the baseline, see the suite's table" if several else ""
+    return Grid("Suites", ("suite", "checkpoint"), columns, groups, [f"95 % intervals{marks}"], merged=1)
+
+
+def _summary_style(line: Line) -> str:
+    return "published" if line.style == "published" else ""
 
 
 def _runs_grid(comparison: Comparison) -> Grid:

@@ -44,7 +44,7 @@ def comparison_grids(comparison: Comparison, detect: float | None = None) -> lis
 
 
 def _suite_grid(comparison: Comparison, suite: Mapping[str, Any], detect: float | None) -> Grid:
-    labels = _labels(comparison, suite)
+    labels = column_labels(comparison, suite)
     table = _Lines(comparison, suite, labels)
     tasks, averages = suite["tasks"], shown_averages(suite)
     groups = [
@@ -72,7 +72,7 @@ def _sections(rows: Sequence[list[Line]]) -> list[list[Line]]:
     return filled
 
 
-def _labels(comparison: Comparison, suite: Mapping[str, Any]) -> dict[int, str]:
+def column_labels(comparison: Comparison, suite: Mapping[str, Any]) -> dict[int, str]:
     """All lengths of all runs and published tables; a star where one of the runs is beyond its trained window."""
     labels: dict[int, str] = {}
     for run in comparison.runs:

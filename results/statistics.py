@@ -8,8 +8,8 @@ What is computed, and why this and not another:
 - Fractions in [0, 1]: the BCa bootstrap (Efron 1987) of at least 50 values. Below that, or when fewer than 10 of them
   differ from the commonest one (resampling then cannot see the tail, and covers as little as 60 %), Agresti and
   Coull's interval with the effective sample size p(1 - p) / SE² (Korn and Graubard 1998): what a 0/1 score would need
-  for that standard error, shrunk by Student's t for the error's own uncertainty. Rare large values among small ones that
-  are not 0 are seen by neither (Beta(0.01, 0.49), n = 50: 77 %).
+  for that standard error, shrunk by Student's t for the error's own uncertainty. Neither sees rare large values among
+  small ones that are not 0 (Beta(0.01, 0.49), n = 50: 77 %).
 - Losses: Student's t. A row is a document, so documents are the clusters and their tokens are not taken as independent.
 - Averages: cells are strata. SE = √Σ w²SE², its degrees of freedom are Satterthwaite's, its interval is the one above
   with the effective sample size.

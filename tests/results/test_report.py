@@ -12,13 +12,11 @@ def test_every_suite_is_in_the_summary(tmp_path):
     build_run(tmp_path / "b", "b", "phonebook", lengths=(2048,), n=4)
     build_run(tmp_path / "c", "c", "perplexity", tasks=["stdlib"], lengths=(256,), n=4)
     comparison = compare([tmp_path / name for name in "abc"])
-    summary = summary_grid(comparison.suites, comparison_grids(comparison))
-    assert summary.columns == [
-        "RULER 1k", "RULER 2k", "RULER 4k*", "PhoneBook lookup 2k", "Perplexity by position stdlib 256",
-    ]  # fmt: skip
-    shown = {line.labels[0]: [bool(entry.text) for entry in line.entries] for line in summary.lines}
+    summary = summary_grid(comparison, comparison_grids(comparison))
+    assert summary.columns == ["256", "1k", "2k", "4k"]
+    shown = {line.labels: [bool(entry.text) for entry in line.entries] for line in summary.lines}
     assert shown == {
-        "a (baseline)": [True, True, True, False, False],
-        "b": [False, False, False, True, False],
-        "c": [False, False, False, False, True],
+        ("RULER", "a"): [False, True, True, True],
+        ("PhoneBook · lookup", "b"): [False, False, True, False],
+        ("Perplexity by position · stdlib", "c"): [True, False, False, False],
     }
