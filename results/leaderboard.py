@@ -26,6 +26,7 @@ from longeval.results.runs import Run
 from longeval.results.statistics import Mean
 
 NAME, VERSION = "longeval-leaderboard", 1
+_SETTINGS = ("chat", "seed", "limit", "limit_tokens", "overflow", "options")
 
 
 def leaderboard(runs: Sequence[Run], allow_partial: bool = False) -> dict[str, Any]:
@@ -44,7 +45,7 @@ def _entry(run: Run) -> dict[str, Any]:
         "model": {"name": Path(info["model"]).name, "trained_length": info.get("trained_length"), **decides["model"]},
         "longeval": decides["longeval"],
         "tokenizer_hash": decides["tokenizer_hash"],
-        "settings": {key: decides[key] for key in ("chat", "seed", "limit", "overflow", "options")},
+        "settings": {key: decides.get(key) for key in _SETTINGS},
         "created": info.get("created"),
         "partial": [line for suite in suites for line in what_is_partial(suite)],
         "suites": suites,
