@@ -15,7 +15,7 @@ from longeval.results.fairness import differing_settings
 from longeval.results.grid import Entry, Grid, Line
 from longeval.results.leaderboard import mean_of, what_is_partial
 from longeval.results.statistics import Mean
-from longeval.results.tables import interval, is_percent, number, record, short_name
+from longeval.results.tables import comparable, interval, is_percent, number, record, short_name
 
 
 @dataclass
@@ -120,7 +120,7 @@ class _Contest:
 
     def _rank(self, name: str) -> int:
         """1 for the best; equal means share a rank."""
-        values = {other: mean.value or 0.0 for other, mean in self.overall.items()}
+        values = {other: comparable(mean.value or 0.0) for other, mean in self.overall.items()}
         return 1 + sum((v > values[name]) if self.percent else (v < values[name]) for v in values.values())
 
     def _line(self, name: str, labels: Mapping[int, str]) -> Line:

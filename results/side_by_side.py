@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from longeval.results.compare import Comparison, Tested
@@ -19,6 +20,7 @@ from longeval.results.tables import (
     averages_by_name,
     cell_marks,
     cell_record,
+    comparable,
     count_notes,
     interval,
     is_percent,
@@ -212,12 +214,12 @@ class _Lines:
 
 def _with_best(column: Sequence[tuple[Entry, Mean]], percent: bool) -> list[Entry]:
     """Marks the best of several different values of one row and length, unless they are averages of other tasks."""
-    values = [mean.value for _, mean in column if mean.value is not None]
+    values = [comparable(mean.value) for _, mean in column if mean.value is not None]
     extents = {(entry.record or {}).get("tasks") for entry, mean in column if mean.value is not None}
-    comparable = len(set(values)) > 1 and len(extents) == 1
-    best = (max if percent else min)(values) if comparable else None
+    contested = len(set(values)) > 1 and len(extents) == 1
+    best = (max if percent else min)(values) if contested else None
     return [
-        Entry(entry.text, entry.interval, entry.marks, best is not None and mean.value == best, entry.record)
+        replace(entry, best=best is not None and mean.value is not None and comparable(mean.value) == best)
         for entry, mean in column
     ]
 

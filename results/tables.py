@@ -43,6 +43,11 @@ def scaled(value: float | None, percent: bool) -> float | None:
     return value * 100 if percent and value is not None else value
 
 
+def comparable(value: float) -> float:
+    """A score without the last digits, in which averages that are equal can differ by rounding."""
+    return round(value, 12)
+
+
 def number(value: float | None, percent: bool) -> str:
     """A score as the tables print it."""
     return "–" if value is None else f"{scaled(value, percent):.{1 if percent else 3}f}"

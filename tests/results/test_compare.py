@@ -1,6 +1,7 @@
 """Comparisons of real run folders: what is tested against what, what is marked, what is warned of."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -230,3 +231,21 @@ def test_lower_losses_are_better(tmp_path):
     (grid,) = comparison_grids(compare([tmp_path / "a", tmp_path / "b"]))
     assert entries(grid, "stdlib", "better")["256"].best
     assert entries(grid, "stdlib", "better")["256"].marks == ("▲",)
+
+
+def test_equal_averages_are_both_best(tmp_path):
+    """10/12 and 7/12 have the average of 8/12 and 9/12, but for its last digit."""
+    tasks = ("vt", "cwe")
+    for name, twelfths in (("a", (10, 7)), ("b", (8, 9)), ("c", (0, 0))):
+        scores = {task: twelfth / 12 for task, twelfth in zip(tasks, twelfths, strict=True)}
+        build_run(
+            tmp_path / name,
+            name,
+            tasks=tasks,
+            lengths=(1024,),
+            n=1,
+            change=lambda row, scores=scores: replace(row, score=scores[row.task.partition("/")[2]]),
+        )
+    (grid,) = comparison_grids(compare([tmp_path / name for name in "abc"]))
+    averages = [line.entries[0] for line in grid.lines if line.style == "average"]
+    assert [entry.best for entry in averages] == [True, True, False]
