@@ -116,9 +116,9 @@ def heatmap(grid: DepthGrid, labels: Mapping[int, str], unit: str) -> dict[str, 
         for index, mean in enumerate(grid.means[length])
         if mean is not None
     ]
-    x = {"field": "length", "type": "ordinal", "sort": [labels[n] for n in grid.lengths],
-         "title": f"length ({unit})"}  # fmt: skip
-    y = {"field": "depth", "type": "ordinal", "sort": grid.depths, "title": "depth (%)"}
+    columns = [labels[length] for length in grid.lengths]
+    x = {"field": "length", "type": "ordinal", "scale": {"domain": columns}, "title": f"length ({unit})"}
+    y = {"field": "depth", "type": "ordinal", "scale": {"domain": grid.depths}, "title": "depth (%)"}
     score = {"field": "score", "type": "quantitative"}
     layers = [
         {

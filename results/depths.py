@@ -6,14 +6,14 @@ fact. A sample with several of them counts at each with its whole score, as rows
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from longeval.errors import UserError
 from longeval.results.aggregate import counted_score
 from longeval.results.store import Row
 
-_BINS = (10, 5, 2)  # as many as leave at most half of the fields without a sample
+_BINS = (10, 5, 2)
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,6 @@ class DepthGrid:
     def lengths(self) -> list[int]:
         return list(self.means)
 
-    @property
-    def filled(self) -> float:
-        """The share of fields that have a sample."""
-        fields = [count for counts in self.counts.values() for count in counts]
-        return sum(count > 0 for count in fields) / len(fields)
-
 
 def depth_grids(by_cell: Mapping[tuple[str, int], Sequence[Row]]) -> dict[str, DepthGrid]:
     """The grid of every task whose samples have depths."""
@@ -45,15 +39,21 @@ def depth_grids(by_cell: Mapping[tuple[str, int], Sequence[Row]]) -> dict[str, D
     for (task, length), rows in sorted(by_cell.items(), key=lambda item: item[0][1]):
         if positional := [row for row in rows if _depths(row)]:
             tasks.setdefault(task, {})[length] = positional
-    return {task: _finest(by_length) for task, by_length in tasks.items()}
+    return {task: _grid(by_length) for task, by_length in tasks.items()}
 
 
-def _finest(by_length: Mapping[int, Sequence[Row]]) -> DepthGrid:
-    grids = [_grid(by_length, bins) for bins in _BINS]
-    return next((grid for grid in grids if grid.filled >= 0.5), grids[-1])
+def depths_note(grids: Iterable[DepthGrid]) -> str:
+    """What a reader of the pictures has to know."""
+    several = any(grid.several for grid in grids)
+    return "blank: no sample" + (
+        "; a sample with several depths counts at each with its whole score" if several else ""
+    )
 
 
-def _grid(by_length: Mapping[int, Sequence[Row]], bins: int) -> DepthGrid:
+def _grid(by_length: Mapping[int, Sequence[Row]]) -> DepthGrid:
+    """In as many bins as a length has depths on average, so that few fields stay empty."""
+    places = sum(len(_depths(row)) for rows in by_length.values() for row in rows)
+    bins = next((bins for bins in _BINS if places >= bins * len(by_length)), _BINS[-1])
     means: dict[int, list[float | None]] = {}
     counts: dict[int, list[int]] = {}
     for length, rows in by_length.items():

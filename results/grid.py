@@ -13,7 +13,13 @@ from rich.text import Text
 
 BETTER, WORSE = "▲", "▼"
 _GAP = 2  # characters between columns: the padding and the box's
-_LINE_STYLES = {"average": "bold", "category": "italic", "difference": "italic", "published": "italic dim"}
+_LINE_STYLES = {
+    "average": "bold",
+    "category": "italic",
+    "beside": "italic",
+    "difference": "italic",
+    "published": "italic dim",
+}
 _MARK_STYLES = {BETTER: "green", WORSE: "red", "e": "red"}
 
 
@@ -39,8 +45,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class Line:
-    """One row: its labels and an entry for every column. `style`: "" (a task), "category", "average",
-    "difference" (of averages to a baseline's) or "published"."""
+    """One row: its labels and an entry for every column.
+
+    `style`: "" (a task), "beside" (its further scores), "category", "average", "difference" (to a baseline) or
+    "published".
+    """
 
     labels: tuple[str, ...]
     entries: list[Entry]

@@ -18,7 +18,7 @@ from typing import Any
 
 from longeval.results.charts import curves, heatmap, losses, run_colours
 from longeval.results.compare import Comparison
-from longeval.results.depths import depth_grids
+from longeval.results.depths import depth_grids, depths_note
 from longeval.results.grid import BETTER, WORSE, Entry, Grid, Line
 from longeval.results.position_tables import position_grids, positions_by_place
 from longeval.results.runs import Run
@@ -213,7 +213,7 @@ def _curves(page: _Page, comparison: Comparison, suite: Mapping[str, Any], grid:
                     {**known, "kind": kind, "window": windows.get(record["run"])}
                 )
                 labels[record["length"]] = record["label"]
-    order = ("average", "category", "")
+    order = ("average", "category", "", "beside")
     drawn = [name for name in rows if len({point["length"] for point in rows[name]}) > 1]
     averaged = any(styles[name] == "average" for name in drawn)
     for name in sorted(drawn, key=lambda name: order.index(styles[name])):
@@ -229,14 +229,14 @@ def _heatmaps(page: _Page, comparison: Comparison, suite: Mapping[str, Any]) -> 
     names = [task["name"] for task in suite["tasks"] if task["percent"]]
     tasks = [name for name in names if any(name in of_run for of_run in grids.values())]
     if tasks:
-        yield "<h3>Score × 100 by depth and length (empty: no sample)</h3>"
+        shown = [grid for of_run in grids.values() for task, grid in of_run.items() if task in tasks]
+        yield f'<h3>Score × 100 by depth and length</h3><ul class="notes"><li>{depths_note(shown)}</li></ul>'
     for task in tasks:
         charts = []
         for run in comparison.runs:
             if grid := grids[run.label].get(task):
                 spec = heatmap(grid, length_labels(run.info, suite), suite["unit"])
-                several = " (each depth of a sample: its whole score)" if grid.several else ""
-                charts.append(page.chart(spec, f"{short_name(task)} · {run.label}{several}", "small"))
+                charts.append(page.chart(spec, f"{short_name(task)} · {run.label}", "small"))
         yield f'<div class="charts">{"".join(charts)}</div>'
 
 

@@ -127,7 +127,7 @@ class _Lines:
             figures = record(run.label, self.suite["name"], "score", name, length, label, mean, percent)
             return Entry(number(mean.value, percent), record=figures), mean
 
-        return self._measured(name, percent, "category", entry)
+        return self._measured(name, percent, "beside", entry)
 
     def average(self, name: str, kind: str) -> list[Line]:
         """The lines of an average ("average" or "category"): measured ones, then published ones."""

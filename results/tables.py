@@ -133,7 +133,7 @@ def _beside(run: str, suite: Mapping[str, Any], scores: Scores, labels: Mapping[
                 mean = Mean(cell.scores.get(score) if cell else None)
                 figures = record(run, suite["name"], "score", name, length, label, mean, task["percent"])
                 entries.append(Entry(number(mean.value, task["percent"]), record=figures))
-            lines.append(Line((name,), entries, "category"))
+            lines.append(Line((name,), entries, "beside"))
     return lines
 
 

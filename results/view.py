@@ -12,7 +12,7 @@ from rich.text import Text
 
 from longeval.results.aggregate import Cell, Scores, SuiteAverage, headline, rows_by_cell
 from longeval.results.compare import Comparison
-from longeval.results.depths import depth_grids
+from longeval.results.depths import depth_grids, depths_note
 from longeval.results.pictures import heatmap, score_curves
 from longeval.results.plots import save_plot, terminal_plot
 from longeval.results.position_tables import position_grids, positions_by_place
@@ -102,9 +102,9 @@ def _heatmaps(
     tasks = [task["name"] for task in suite["tasks"] if task["percent"]]
     grids = {task: grid for task, grid in depth_grids(by_cell).items() if task in tasks}
     if grids:
-        yield Text(f"{suite['title']} · score × 100 by depth (%) and length; blank: no sample", style="bold")
+        yield Text(f"{suite['title']} · score × 100 by depth (%) and length", style="bold")
         yield Columns([heatmap(grid, labels, short_name(task)) for task, grid in grids.items()], padding=(1, 3))
-        yield Text()
+        yield Text(f"{depths_note(grids.values())}\n", style="dim")
 
 
 def save_plots(folder: RunFolder) -> None:
