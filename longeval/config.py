@@ -26,8 +26,8 @@ class RunConfig:
 
     `limit`: samples per cell. `limit_tokens`: fewer, but one at least, where they times the cell's length would be more
     than this. `overflow`: what happens to prompts of more than `options.max_length` tokens: "refuse" the run before it
-    starts, or "truncate-middle" and count it. `trained_length`: the trained window to mark where the checkpoint does not
-    say it. `vllm`: engine arguments KEY=VALUE of that backend. `out`: the run folder.
+    starts, or "truncate-middle" and count it. `trained_length`: the trained window to mark where the checkpoint does
+    not say it. `vllm`: engine arguments KEY=VALUE of that backend. `out`: the run folder.
     """
 
     model: str

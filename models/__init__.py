@@ -17,7 +17,7 @@ def load_model(
     max_length: int | None = None,
     vllm: Sequence[str] = (),
 ) -> Model:
-    """Loads a model. `name`: "demo", a folder with config.json, a .gguf file, or a hub id.
+    """Loads a model. `name`: "demo" or "demo:...", a folder with config.json, a .gguf file, or a hub id.
 
     `backend`: "torch", "vllm", or "auto" (vLLM on CUDA where it is installed, else torch; `provenance` says why).
     `dtype`: float32, bfloat16, float16, float64, or "auto" (float32 on a CPU, else as stored). `device`: cpu, cuda,

@@ -1,7 +1,7 @@
 """From what the user called a model to a folder or file on this machine, its config, tokenizer and hash.
 
-A model is `demo`, a folder with config.json, a .gguf file, or a Hugging Face hub id, which is downloaded (config and
-tokenizer first, weights when they are needed) or found in the hub's cache.
+A model is one of longeval's own (`demo`, `demo:rope`, ...), a folder with config.json, a .gguf file, or a Hugging Face
+hub id, which is downloaded (config and tokenizer first, weights when they are needed) or found in the hub's cache.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from longeval.errors import UserError
 from longeval.jsontext import parse_json
 from longeval.models.architecture import AUTHORS_TYPES, FLA_TYPES
-from longeval.models.demo import DEMO, TITLE, demo_folder
+from longeval.models.reference import TRAINED_LENGTH, find_reference, is_reference
 from longeval.models.weights import WEIGHT_FILES, weight_files
 
 _TOKENIZER_FILES = (
@@ -80,7 +80,9 @@ class Checkpoint:
 
     @cached_property
     def trained_length(self) -> int | None:
-        """Trained window in tokens, where the config states one."""
+        """Trained window in tokens, where it is known."""
+        if is_reference(self.name):
+            return TRAINED_LENGTH
         if self.is_fla:
             # PaTH and FoX have no position table; the FoX authors' key of this name is unused.
             stated = self.config.get("max_position_embeddings") if self.config["model_type"] == "transformer" else None
@@ -141,8 +143,8 @@ class Checkpoint:
 
 def find_checkpoint(name: str) -> Checkpoint:
     """The checkpoint that `name` means. UserError when there is none."""
-    if name == DEMO:
-        return Checkpoint(TITLE, demo_folder())
+    if is_reference(name):
+        return Checkpoint(*find_reference(name))
     if not name.strip():
         raise UserError("the model has no name: give a folder, a .gguf file or a hub id")
     path = Path(name).expanduser()

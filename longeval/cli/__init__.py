@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from typer.exceptions import TyperException
 
-from longeval.cli import compare, data, doctor, export, leaderboard, parity, prompt, run, score, show, tasks
+from longeval.cli import compare, data, demo, doctor, export, leaderboard, parity, prompt, run, score, show, tasks
 from longeval.errors import UserError
 
 app = typer.Typer(
@@ -18,7 +18,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for module in (run, show, compare, export, score, prompt, parity, tasks, data, doctor):
+for module in (run, show, compare, export, demo, score, prompt, parity, tasks, data, doctor):
     app.command(module.__name__.rpartition(".")[2])(module.command)
 app.add_typer(leaderboard.app, name="leaderboard")
 

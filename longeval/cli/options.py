@@ -14,7 +14,7 @@ import typer
 from longeval.tasks.base import TaskOptions
 
 ModelOption = Annotated[
-    str, typer.Option("--model", help="Checkpoint folder, GGUF file, hub id, or `demo`.", show_default=False)
+    str, typer.Option("--model", help="Checkpoint folder, GGUF file, hub id, or demo:path-fox.", show_default=False)
 ]
 LengthsOption = Annotated[
     list[str] | None, typer.Option("--lengths", help="Lengths as 4096 or 4k (= 4096), comma-separated.")

@@ -5,9 +5,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from byte_tokenizer import byte_tokenizer
 
 from longeval.cli import main
-from longeval.models.demo import byte_tokenizer
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "path_mha_d32"
 

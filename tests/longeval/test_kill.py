@@ -42,7 +42,7 @@ def test_killed_runs_end_like_an_undisturbed_one(tmp_path):
         subprocess.run([*COMMAND, "--out", str(killed)], check=True, capture_output=True)
 
     expected, found = rows(undisturbed), rows(killed)
-    assert len(expected) == 30  # vt does not fit 1k
+    assert len(expected) == 36
     assert sorted(row["id"] for row in found) == sorted(row["id"] for row in expected)
     by_id = {row["id"]: row for row in found}
     for row in expected:

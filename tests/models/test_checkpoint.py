@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from byte_tokenizer import byte_tokenizer
 from make_checkpoint import BASE, tensors_of, write
 from safetensors.torch import save_file
 
@@ -15,7 +16,6 @@ import longeval
 from longeval.errors import UserError
 from longeval.models import load_model, load_tokenizer
 from longeval.models.checkpoint import find_checkpoint
-from longeval.models.demo import byte_tokenizer
 from longeval.models.torch_backend import pick_dtype
 
 FOX = BASE | {"model_type": "forgetting_transformer", "eos_token_id": 7}

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from byte_tokenizer import byte_tokenizer
 from make_checkpoint import BASE, tensors_of, write
 from torch import Tensor
 
 from longeval.errors import UserError
 from longeval.models import load_model
 from longeval.models.decoding import Limits, generate
-from longeval.models.demo import byte_tokenizer
 from longeval.types import Generation
 
 EOS = 257

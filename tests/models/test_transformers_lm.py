@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from byte_tokenizer import byte_tokenizer
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from longeval.errors import UserError
 from longeval.models import load_model, load_tokenizer
-from longeval.models.demo import byte_tokenizer
 
 SMALL: dict[str, Any] = {
     "hidden_size": 32,

@@ -1,0 +1,66 @@
+"""The reference checkpoints compared: one run each through the normal loop, on the CPU, and their comparison.
+
+Needles and phone books, state tracking and loss at half to eight times the training length, on samples that training
+never saw. Every checkpoint has a run folder of its own, so that what was interrupted goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+
+from rich.console import Console
+
+from longeval.config import RunConfig
+from longeval.models.reference import DEMO, TRAINED_LENGTH
+from longeval.results.compare import Comparison, compare
+
+SUITES = ("ruler", "phonebook", "state_tracking", "perplexity")
+TASKS = ("niah_single_1", "lookup", "flip_flop", "mqrar_1", "stdlib")
+LENGTHS = tuple(TRAINED_LENGTH * times // 2 for times in (1, 2, 4, 8, 16))
+LIMIT, LIMIT_TOKENS = 64, 32_768  # 64 samples of a task up to the training length, 8 at eight times it
+BASELINE = "rope"
+
+
+def demo_config(checkpoint: str, out: Path) -> RunConfig:
+    """The run of one checkpoint, into a folder of its own in `out`."""
+    return RunConfig(
+        model=f"{DEMO}:{checkpoint}",
+        suites=SUITES,
+        tasks=TASKS,
+        lengths=LENGTHS,
+        limit=LIMIT,
+        limit_tokens=LIMIT_TOKENS,
+        device="cpu",
+        backend="torch",
+        out=out / checkpoint,
+    )
+
+
+def evaluate(config: RunConfig) -> float:
+    """Runs one checkpoint on one thread; its seconds."""
+    import torch
+
+    from longeval.evaluate import run
+
+    torch.set_num_threads(1)
+    started = time.monotonic()
+    run(config)
+    return time.monotonic() - started
+
+
+def demo(checkpoints: Sequence[str], out: Path, console: Console) -> Comparison:
+    """Evaluates `checkpoints`, as many at a time as there are cores, and compares them with RoPE."""
+    workers = min(len(checkpoints), os.cpu_count() or 1)
+    console.print(f"[dim]{len(checkpoints)} checkpoints, {workers} at a time, into {out}[/]", highlight=False)
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        slowest_first = reversed(checkpoints)
+        running = {pool.submit(evaluate, demo_config(checkpoint, out)): checkpoint for checkpoint in slowest_first}
+        for done, future in enumerate(as_completed(running), start=1):
+            what = f"{DEMO}:{running[future]} in {future.result():.0f} s, {done} of {len(running)}"
+            console.print(f"[dim]{what}[/]", highlight=False)
+    return compare([out / checkpoint for checkpoint in checkpoints], out / BASELINE)

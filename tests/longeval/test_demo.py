@@ -1,0 +1,46 @@
+"""`longeval demo` with few samples at short lengths."""
+
+import pytest
+
+import longeval.demo
+from longeval.cli import main
+from longeval.results.store import RunFolder
+
+
+@pytest.fixture
+def demo(monkeypatch, tmp_path, capsys):
+    """Runs the command in an empty folder on two short tasks; gives its exit status and output."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(longeval.demo, "SUITES", ("phonebook", "state_tracking"))
+    monkeypatch.setattr(longeval.demo, "TASKS", ("lookup", "flip_flop"))
+    monkeypatch.setattr(longeval.demo, "LENGTHS", (128, 256))
+    monkeypatch.setattr(longeval.demo, "LIMIT", 3)
+
+    def call(*arguments):
+        with pytest.raises(SystemExit) as stopped:
+            main(["demo", *arguments])
+        return stopped.value.code, capsys.readouterr().out
+
+    return call
+
+
+def test_compares_all_methods_and_resumes(demo, tmp_path):
+    status, first = demo("--out", "here")
+    assert status == 0
+    for name in ("rope", "nope", "fox", "path", "path-fox"):
+        assert f"demo:{name}" in first
+    assert "demo:rope (baseline)" in first
+    assert "n = 3 per cell" in first
+    rows = RunFolder(tmp_path / "here" / "path").rows()
+    assert len(rows) == 9  # no phone book fits 128 tokens
+    assert sum(row.score or 0 for row in rows.values()) > 8, rows
+    before = (tmp_path / "here" / "path" / "samples.jsonl").read_bytes()
+    assert demo("--out", "here") == (status, first)
+    assert (tmp_path / "here" / "path" / "samples.jsonl").read_bytes() == before
+
+
+def test_samples_grow_fewer_with_length():
+    config = longeval.demo.demo_config("fox", longeval.demo.Path("out"))
+    counts = [min(config.limit, config.limit_tokens // length) for length in config.lengths]
+    assert (config.lengths, counts) == ((256, 512, 1024, 2048, 4096), [64, 64, 32, 16, 8])
+    assert config.device == "cpu"
