@@ -55,10 +55,17 @@ def _grid(
         star = "*" if any(last > window for window in reached.values()) else ""
         lines.append(Line((f"{first:,}–{last:,}{star}",), entries))
     task, length = place
-    documents = ", ".join(f"{label}: {loss.documents}" for label, loss in losses.items())
-    notes = [f"loss (nats per token) with 95 % intervals over documents ({documents})"]
+    notes = [f"{documents_note(losses)} · loss (nats per token) with 95 % intervals"]
     notes += [f"* beyond the trained window of {label}, {window:,} tokens" for label, window in reached.items()]
     return Grid(f"{task} · {length:,} tokens · loss by position, {kind}", ("positions",), list(losses), [lines], notes)
+
+
+def documents_note(losses: Mapping[str, PositionLoss]) -> str:
+    """How many documents each run's losses are over, said once where it is the same."""
+    counts = {label: f"n = {loss.documents} documents" for label, loss in losses.items()}
+    if len(set(counts.values())) == 1:
+        return next(iter(counts.values()))
+    return ", ".join(f"{label}: {count}" for label, count in counts.items())
 
 
 def _entry(place: Place, kind: str, label: str, span: Span | None, loss: PositionLoss, best: float | None) -> Entry:

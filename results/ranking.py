@@ -85,11 +85,11 @@ class _Contest:
         self.scored = {name: _scores(suite, row) for name, suite in suites.items()}
         self.missing = {name: what_is_partial(suite) for name, suite in suites.items()}
         self.lengths = sorted({length for records in self.scored.values() for length in records})
-        complete = [name for name in suites if not self.missing[name] and self.scored[name]]
-        self.common = [n for n in self.lengths if all(_is_whole(self.scored[name].get(n)) for name in complete)]
+        self.complete = [name for name in suites if not self.missing[name] and self.scored[name]]
+        self.common = [n for n in self.lengths if all(_is_whole(self.scored[name].get(n)) for name in self.complete)]
         self.overall = {
             name: Mean.over([mean_of(self.scored[name][n]) for n in self.common], bounded=self.percent)
-            for name in complete
+            for name in self.complete
             if self.common
         }
 
@@ -99,13 +99,15 @@ class _Contest:
         ranked = sorted(self.overall, key=self._rank)
         others = [name for name in self.suites if name not in self.overall]
         over = ", ".join(labels[length] for length in self.common)
+        ranking = f"ranked by the mean over {over} · 95 % intervals"
+        unranked = "no lengths in common: not ranked" if self.complete else "no complete entry: not ranked"
         return Grid(
             title=title,
             stubs=("rank", "model"),
             columns=[*(labels[length] for length in self.lengths), "mean"],
             groups=[[self._line(name, labels) for name in names] for names in (ranked, others) if names],
             notes=[
-                f"ranked by the mean over {over} · 95 % intervals" if ranked else "no lengths in common: not ranked",
+                ranking if ranked else unranked,
                 *(f"{name}: {reason}" for name in others for reason in self.missing[name]),
                 *self._failures(),
                 *(f"not the same in all entries: {line}" for line in self.differing),

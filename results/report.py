@@ -20,7 +20,7 @@ from longeval.results.charts import curves, heatmap, losses, run_colours
 from longeval.results.compare import Comparison
 from longeval.results.depths import depth_grids, depths_note
 from longeval.results.grid import BETTER, WORSE, Entry, Grid, Line
-from longeval.results.position_tables import position_grids, positions_by_place
+from longeval.results.position_tables import documents_note, position_grids, positions_by_place
 from longeval.results.runs import Run
 from longeval.results.side_by_side import column_labels, comparison_grids
 from longeval.results.store import Row
@@ -247,8 +247,8 @@ def _losses(page: _Page, comparison: Comparison) -> Iterator[str]:
     if by_place:
         yield '<section><h2 id="losses">Loss by position</h2>'
         for (task, length), of_runs in by_place.items():
-            counts = ", ".join(f"{label}: {loss.documents} documents" for label, loss in of_runs.items())
-            yield page.chart(losses(of_runs, page.colours, windows), f"{task} at {length:,} tokens · {counts}", "wide")
+            title = f"{task} at {length:,} tokens · {documents_note(of_runs)}"
+            yield page.chart(losses(of_runs, page.colours, windows), title, "wide")
         yield from map(html_table, position_grids(comparison.runs))
         yield "</section>"
 

@@ -8,10 +8,10 @@ fixed seed and count the data itself (Phipson and Smyth 2010), so that the error
 p-value is below 1 / draws, and a table of many tests needs many draws (`enough_draws`). All tests are two-sided; `holm`
 corrects the p-values of one table.
 
-The 95 % interval of a difference of scores in [0, 1] is Student's, after a pair in favour of each side is added to its
-variance (Bonett and Price 2012; without pairs Agresti and Caffo 2000), so that two models that never differed do not
-get an interval of width 0; that of a difference of losses is plain Student's. The effect size is Cohen's d: the
-difference over the standard deviation of the paired differences (of the scores themselves where nothing is paired).
+The 95 % interval of a difference is Student's. Where scores in [0, 1] are 0/1, or most differences alike, a pair in
+favour of each side is added to its variance (Bonett and Price 2012; without pairs Agresti and Caffo 2000), so that two
+models that never differed do not get an interval of width 0. The effect size is Cohen's d: the difference over the
+standard deviation of the paired differences (of the scores themselves where nothing is paired).
 """
 
 from __future__ import annotations
@@ -55,10 +55,20 @@ class TwoRuns:
     @property
     def variances(self) -> list[tuple[float, int]]:
         """Independent parts of the squared standard error, each with its degrees of freedom; none with one value."""
-        samples = [self.second - self.first] if self.paired else [self.first, self.second]
-        if min(len(sample) for sample in samples) < 2:
+        if min(map(len, self._samples)) < 2:
             return []
-        return [(float(sample.var(ddof=1)) / len(sample), len(sample) - 1) for sample in samples]
+        return [(float(sample.var(ddof=1)) / len(sample), len(sample) - 1) for sample in self._samples]
+
+    @property
+    def coarse(self) -> bool:
+        """Whether the scores are 0/1, or most alike: their variance need not show what further samples would."""
+        commonest = (np.unique(sample.round(12), return_counts=True)[1].max() / len(sample) for sample in self._samples)
+        return self.binary or any(share > 0.5 for share in commonest)
+
+    @property
+    def _samples(self) -> list[Array]:
+        """What is independent: the differences of the pairs, or the scores of each run."""
+        return [self.second - self.first] if self.paired else [self.first, self.second]
 
     @property
     def binary(self) -> bool:
@@ -101,7 +111,7 @@ def difference(cells: Sequence[TwoRuns], bounded: bool = True, draws: int = _DRA
     if all(cell.variances for cell in cells):
         error = math.sqrt(math.fsum(variance for variance, _ in parts))
         effect = value / (error * math.sqrt(size)) if error else None
-        added = _added_variance(cells, shares) if bounded else 0.0
+        added = _added_variance(cells, shares) if bounded and any(cell.coarse for cell in cells) else 0.0
         half = student_quantile(_freedom(parts)) * math.sqrt(error**2 + added)
         low, high = value - half, value + half
         if bounded:

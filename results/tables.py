@@ -50,7 +50,7 @@ def comparable(value: float) -> float:
 
 def number(value: float | None, percent: bool) -> str:
     """A score as the tables print it."""
-    return "–" if value is None else f"{scaled(value, percent):.{1 if percent else 3}f}"
+    return "–" if value is None else f"{scaled(value, percent):z.{1 if percent else 3}f}"
 
 
 def interval(mean: Mean, percent: bool) -> str:
@@ -60,7 +60,7 @@ def interval(mean: Mean, percent: bool) -> str:
         return ""
     digits = (0 if percent else 2) + (high - low < (5 if percent else 0.05))
     joint = " to " if low < 0 else "–"
-    return f"{low:.{digits}f}{joint}{high:.{digits}f}"
+    return f"{low:z.{digits}f}{joint}{high:z.{digits}f}"
 
 
 def short_name(task: str) -> str:

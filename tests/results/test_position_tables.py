@@ -29,6 +29,8 @@ def test_buckets_side_by_side(runs):
     assert [line.labels[0] for line in cumulative.lines] == ["1–128*"]
     for line in buckets.lines:
         assert [entry.best for entry in line.entries] == [False, True]
+    assert buckets.notes[0].startswith("worse: n = 6 documents, better: n = 5 documents · ")
+    assert position_grids(runs[:1])[0].notes[0].startswith("n = 6 documents · ")
     assert "* beyond the trained window of worse, 40 tokens" in buckets.notes
 
 

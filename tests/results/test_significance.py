@@ -88,6 +88,30 @@ def test_difference_interval_of_losses_is_students():
     assert result.effect == pytest.approx(reference.statistic / 2)  # d = t / √n
 
 
+def test_difference_interval_of_fractions_is_students_unless_most_are_alike():
+    first, second = np.array([0.31, 0.35, 0.28, 0.33]), np.array([0.62, 0.66, 0.57, 0.68])
+    interval = stats.ttest_rel(second, first).confidence_interval()
+    result = difference([pair(first, second)])
+    assert (result.low, result.high) == pytest.approx((interval.low, interval.high), abs=1e-6)
+    alike = difference([pair(first, first + np.array([0.5, 0.5, 0.5, 0.51]))])
+    assert alike.high - alike.low > 0.5
+
+
+@pytest.mark.parametrize("n", [8, 20, 100])
+@pytest.mark.parametrize("kind", ["quarters", "overlaps", "mostly right"])
+def test_coverage_of_a_paired_difference_of_fractions(kind, n):
+    rng = np.random.default_rng(7)
+
+    def draw(p):
+        if kind == "overlaps":
+            return rng.beta(6 * p, 6 * (1 - p), n)
+        return rng.binomial(4, p if kind == "quarters" else 0.9 + p / 10, n) / 4
+
+    truth = 0.2 if kind != "mostly right" else 0.02
+    results = [difference([pair(draw(0.4), draw(0.6))]) for _ in range(500)]
+    assert np.mean([result.low <= truth <= result.high for result in results]) >= 0.925
+
+
 def test_effect_without_pairs_is_cohens_d():
     rng = np.random.default_rng(1)
     first, second = rng.random(30), rng.random(30)
