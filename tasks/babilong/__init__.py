@@ -113,12 +113,14 @@ class BabilongTask(Task):
         return {"parts": self.parts, **self.source.fingerprint()}
 
     def cell_note(self, samples: Sequence[Sample]) -> str | None:
-        """Says which samples are own builds and what was dropped for them."""
+        """What was dropped for own builds, and that they are some where other lengths are not."""
         meta = samples[0].meta
         if meta["data"] != OWN_BUILD:
             return None
-        long, over = meta.get("dropped_long", 0), meta.get("dropped_over_budget", 0)
-        return f"own build, {long} stories of too many lines and {over} of too many tokens left out"
+        whys = {"dropped_long": "lines", "dropped_over_budget": "tokens"}
+        dropped = ", ".join(f"{meta[name]} of too many {why}" for name, why in whys.items() if meta.get(name))
+        parts = [] if self.source.note() else ["own build"]
+        return "; ".join([*parts, *([f"stories left out: {dropped}"] if dropped else [])]) or None
 
     def notes(self) -> list[str]:
         left_out = [part for part in protocol.PARTS if part not in self.parts]

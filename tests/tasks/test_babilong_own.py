@@ -389,9 +389,17 @@ class TestBuild:
         assert built.fingerprint()["own_build"]["counted_with"].startswith("gpt2 ")
         assert built.fingerprint()["own_build"]["stories"].startswith("qa1_single-supporting-fact_test.txt ")
         assert built.data_status().problem is None
-        assert built.cell_note(built.build(byte_level(), 1000, 2)) == (
-            "own build, 0 stories of too many lines and 0 of too many tokens left out"
-        )
+        samples = built.build(byte_level(), 1000, 2)
+        assert built.cell_note(samples) is None
+        samples[0].meta.update(dropped_long=3, dropped_over_budget=1)
+        assert built.cell_note(samples) == "stories left out: 3 of too many lines, 1 of too many tokens"
+
+    def test_marked_where_other_lengths_are_published(self, gpt2, tmp_path):
+        (tmp_path / "babilong").mkdir()
+        shutil.copytree(HERE / "babi", tmp_path / "babi")
+        mixed = task(data_dir=tmp_path)
+        assert mixed.notes() == []
+        assert mixed.cell_note(mixed.build(byte_level(), 3000, 1)) == "own build"
 
     def test_marked_when_the_tested_tokenizer_counts(self, no_gpt2):
         assert "counted with the tested tokenizer" in task().notes()[0]
