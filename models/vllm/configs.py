@@ -18,7 +18,6 @@ from longeval.models.weights import WEIGHT_FILES, Weights, find_sources
 
 Target = tuple[str, slice]  # a parameter, and the rows of the file's tensor that it takes
 UNLIMITED = 131_072  # vLLM's window for models without a longest length, unless --max-model-len or memory says less
-LONGEST = 2**24  # what --max-model-len may be: the trained window is no limit
 
 
 class FlaConfig(PretrainedConfig):
@@ -42,7 +41,6 @@ class FlaConfig(PretrainedConfig):
         self.vocab_size = arch.vocab_size
         trained = keys.get("max_position_embeddings") or 2048  # fla's default
         self.max_position_embeddings = UNLIMITED if arch.rope_theta is None else trained
-        self.model_max_length = LONGEST
 
 
 class PathAttentionConfig(FlaConfig):

@@ -46,7 +46,7 @@ from vllm import LLM, SamplingParams
 
 if __name__ == "__main__":
     folder, options, prompts = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
-    options.update(skip_tokenizer_init=True, dtype="float32", enforce_eager=True, kv_cache_memory_bytes=1 << 27)
+    options.update(skip_tokenizer_init=True, dtype="float32", enforce_eager=True, kv_cache_memory_bytes=1 << 29)
     llm = LLM(folder, **options)
     wanted = {"max_tokens": 10, "detokenize": False, "ignore_eos": True, "logprobs": 1, "flat_logprobs": True}
     params = SamplingParams(temperature=0, **wanted)

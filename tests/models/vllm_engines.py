@@ -69,7 +69,8 @@ def load(folder: Path, max_length: int = 2600, dtype: str = "float32", **options
     from longeval.models.checkpoint import Checkpoint
     from longeval.models.vllm.backend import load_vllm
 
-    options = {"kv_cache_memory_bytes": 1 << 27, "disable_log_stats": False, "max_num_seqs": 16} | options
+    options = {"kv_cache_memory_bytes": 1 << 27, "gpu_memory_utilization": 0.05, "max_num_seqs": 16} | options
+    options["disable_log_stats"] = False
     pairs = [f"{key}={json.dumps(value)}" for key, value in options.items()]
     return load_vllm(Checkpoint(folder.name, folder), dtype, DEVICE, max_length, pairs)
 
