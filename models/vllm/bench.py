@@ -180,28 +180,24 @@ def main() -> None:
 
 
 def table(found: Sequence[Measured]) -> Table:
-    """Seconds, and speed relative to the baseline where it was measured."""
+    """Seconds, with the speed relative to the baseline where it was measured; then memory."""
     result = Table("", *(row.kind for row in found), title="seconds (speed relative to rope)", title_justify="left")
-    plain = next((row for row in found if row.kind == BASELINE), None)
-
-    def times(label: str, of: Callable[[Measured], float]) -> None:
-        cells = [f"{of(row):.2f}" + (f" ({of(plain) / of(row):.2f})" if plain else "") for row in found]
-        result.add_row(label, *cells)
-
     for case in found[0].seconds:
-        times(case, lambda row, case=case: row.seconds[case])
+        result.add_row(case, *_speeds({row.kind: row.seconds[case] for row in found}))
         if case in found[0].prefill:
-            times("  its prefill", lambda row, case=case: row.prefill[case])
-    memory = {
-        "cache bytes per token": lambda row: f"{row.memory.bytes_per_token:,.0f} ({row.memory.relative:.2f} × K+V)",
-        "cache, GiB": lambda row: f"{row.memory.cache:.1f}",
-        "everything else at its peak, GiB": lambda row: f"{row.memory.others:.1f}",
-        "longest texts at once": lambda row: f"{row.memory.concurrent:.1f}",
-        "engine start, s": lambda row: f"{row.start:.0f}",
-    }
-    for label, cell in memory.items():
-        result.add_row(label, *(cell(row) for row in found))
+            result.add_row("  its prefill", *_speeds({row.kind: row.prefill[case] for row in found}))
+    memory = [row.memory for row in found]
+    result.add_row("cache bytes per token", *(f"{m.bytes_per_token:,.0f} ({m.relative:.2f} × K+V)" for m in memory))
+    result.add_row("cache, GiB", *(f"{m.cache:.1f}" for m in memory))
+    result.add_row("everything else at its peak, GiB", *(f"{m.others:.1f}" for m in memory))
+    result.add_row("longest texts at once", *(f"{m.concurrent:.1f}" for m in memory))
+    result.add_row("engine start, s", *(f"{row.start:.0f}" for row in found))
     return result
+
+
+def _speeds(seconds: Mapping[str, float]) -> list[str]:
+    plain = seconds.get(BASELINE)
+    return [f"{s:.2f}" + (f" ({plain / s:.2f})" if plain else "") for s in seconds.values()]
 
 
 if __name__ == "__main__":
