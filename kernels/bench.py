@@ -3,8 +3,7 @@
 Prefill is everything from q, k, v, w, beta, log f to the output. Its rate is attention-equivalent, 4 B H d L^2 / 2
 FLOP, what plain causal attention needs; PaTH's own work is not counted. Decode is one CUDA graph of `append` and
 `decode`; its rate counts K and V once. Prefill is checked in float64 on a sample of rows. Peers: PyTorch's SDPA with
-cuDNN and with FlashAttention 2, fla's kernels, and FlashAttention 3 as vLLM ships it, where those are installed; for
-decode also one pass that rewrites all keys, `k <- H k`, which is what a cache without pages needs for every token.
+cuDNN and with FlashAttention 2, fla's kernels, and FlashAttention 3 as vLLM ships it, where those are installed.
 
 Gates are near 1 (log f about -0.02) and nothing is skipped: every kernel does the whole triangle.
 """
@@ -24,10 +23,10 @@ import triton
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from longeval.kernels.attention import Cached, New, append, decode, prefill
 from longeval.kernels.check import rows_of
-from longeval.kernels.peers import causal_peers, fla_peers, rewriting_peers
 from longeval.kernels.plan import Plan
 from longeval.kernels.pool import PageLayout, Pool, Shape
 from longeval.kernels.reference import ScoreRule
@@ -121,6 +120,49 @@ def prefill_rows(batch: int, length: int, heads: int, kv_heads: int, d: int, fla
             yield Row(size, name, ms, flop / ms / 1e9)
 
 
+Peers = Iterator[tuple[str, Callable[[], object]]]
+
+
+def causal_peers(new: New, batch: int, length: int) -> Peers:
+    q, k, v = new.q, new.k, new.v
+    qh, kh, vh = (x.view(batch, length, *x.shape[1:]).transpose(1, 2).contiguous() for x in (q, k, v))
+    for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION):
+
+        def sdpa(backend: SDPBackend = backend) -> Tensor:
+            with sdpa_kernel(backend):
+                gqa = q.shape[1] != k.shape[1]
+                return torch.nn.functional.scaled_dot_product_attention(qh, kh, vh, is_causal=True, enable_gqa=gqa)
+
+        yield f"SDPA {backend.name.split('_')[0].lower()}", sdpa
+    try:
+        from vllm.vllm_flash_attn import flash_attn_varlen_func
+    except ImportError:
+        return
+    starts = torch.arange(0, batch * length + 1, length, device="cuda", dtype=torch.int32)
+    yield (
+        "FlashAttention 3",
+        lambda: flash_attn_varlen_func(q, k, v, length, starts, length, starts, causal=True, fa_version=3),
+    )
+
+
+def fla_peers(mode: str, new: New, batch: int, length: int) -> Peers:
+    try:
+        from fla.ops.forgetting_attn import parallel_forgetting_attn
+        from fla.ops.path_attn import parallel_path_attn
+    except ImportError:
+        return
+
+    def dense(x: Tensor | None) -> Tensor | None:
+        return None if x is None else x.view(batch, length, *x.shape[1:])
+
+    q, k, v, w, beta, log_f = (dense(x) for x in (new.q, new.k, new.v, new.w, new.beta, new.log_f))
+    if w is None:
+        yield "fla fox", lambda: parallel_forgetting_attn(q, k, v, log_f)
+    else:
+        wide = w.float()
+        yield f"fla {mode}", lambda: parallel_path_attn(q, k, v, wide, beta, log_f)
+
+
 def filled_pool(shape: Shape, pages: int) -> Pool:
     pool = PageLayout(shape, PAGE).empty(pages, "cuda")
     pool.k.normal_()
@@ -134,11 +176,10 @@ def filled_pool(shape: Shape, pages: int) -> Pool:
     return pool
 
 
-def decode_rows(batch: int, length: int, fla: bool, heads: int = 32, kv_heads: int = 32, d: int = 64) -> Iterator[Row]:
+def decode_rows(batch: int, length: int, heads: int = 32, kv_heads: int = 32, d: int = 64) -> Iterator[Row]:
     """Sequences with 26 pending tokens, as on average. `causal` is the paged flash-decode of plain attention."""
     nbytes = 2 * batch * kv_heads * length * d * 2
     n = length // PAGE
-    size = f"{batch} x {length}, {heads}/{kv_heads} heads of {d}"
     for mode, (path, gate) in MODES.items():
         shape = Shape(heads, kv_heads, d, torch.bfloat16, path, gate)
         pool = filled_pool(shape, batch * n)
@@ -155,30 +196,20 @@ def decode_rows(batch: int, length: int, fla: bool, heads: int = 32, kv_heads: i
                 decode(rule, new.q, pool, table, lengths, length)
             torch.cuda.synchronize()
         ms = median_ms(graph.replay)
-        yield Row(size, f"decode {mode}", ms, nbytes / ms / 1e9)
-    rule, new = random_tokens(batch, 1, Shape(heads, kv_heads, d, torch.bfloat16, path=True, gate=True))
-    for name, call in rewriting_peers(rule, new, batch, length, fla):
-        ms = median_ms(call)
-        yield Row(size, name, ms, nbytes / ms / 1e9)
+        yield Row(f"{batch} x {length}, {heads}/{kv_heads} heads of {d}", f"decode {mode}", ms, nbytes / ms / 1e9)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", type=Path, help="also write every row to this file")
     parser.add_argument("--only", choices=["prefill", "decode"])
-    parser.add_argument(
-        "--fla",
-        choices=["prefill", "decode"],
-        nargs="*",
-        default=["prefill", "decode"],
-        help="what to measure of fla, nothing if empty; its prefill kernels take a minute to compile per case",
-    )
+    parser.add_argument("--without-fla", action="store_true", help="its kernels take a minute to compile per case")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("the benchmark needs a CUDA device; PyTorch sees none")
     torch.manual_seed(0)
-    cases = [] if args.only == "decode" else [prefill_rows(*case, fla="prefill" in args.fla) for case in PREFILL]
-    cases += [] if args.only == "prefill" else [decode_rows(*case, fla="decode" in args.fla) for case in DECODE]
+    cases = [] if args.only == "decode" else [prefill_rows(*case, fla=not args.without_fla) for case in PREFILL]
+    cases += [] if args.only == "prefill" else [decode_rows(*case) for case in DECODE]
     rows: list[Row] = []
     for number, case in enumerate(cases, 1):
         rows += case

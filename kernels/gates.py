@@ -42,8 +42,15 @@ def gate_sums(
 
 
 @triton.jit
+def chunk_suffix(suffix, C: tl.constexpr):
+    """The sums of the chunk that `suffix` points to, [C] float32."""
+    i = tl.arange(0, C)
+    return tl.load(suffix + i).to(tl.float32) + tl.load(suffix + C + i).to(tl.float32)
+
+
+@triton.jit
 def add_suffix(suffix, R: tl.constexpr, C: tl.constexpr):
-    """The sums of the chunk that `suffix` points to, once for each of R query rows, [R, C]: where their product starts.
+    """The same for R query rows, [R, C]: a start value for their score product.
 
     As a product with ones, because the matrix unit adds it at no cost in registers, where 16 columns per thread would
     have to be fetched one by one.

@@ -15,41 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from longeval.kernels.tiles import SIZES, chunk_transform, dot, dot_add, softmax_step
-
-
-@triton.jit
-def over_open_chunk(
-    x, part_o, part_lse, k, v, w, beta, g, pending, gate_scale,
-    G: tl.constexpr, D: tl.constexpr, C: tl.constexpr, P: tl.constexpr, OP: tl.constexpr, GATE: tl.constexpr,
-):  # fmt: skip
-    """The queries x of a group meet `pending` <= C tokens, write down their part, and return at the left edge."""
-    i = tl.arange(0, C)
-    c = tl.arange(0, D)
-    r = tl.arange(0, x.shape[0])
-    member = r < G
-    live = i < pending
-    tile = i[:, None] * D + c[None, :]
-    kk = tl.load(k + tile, mask=live[:, None], other=0.0).to(OP)
-    ww = tl.load(w + tile, mask=live[:, None], other=0.0).to(OP)
-    vv = tl.load(v + tile, mask=live[:, None], other=0.0)
-    bb = tl.load(beta + i, mask=live, other=0.0)
-    UW, UY = chunk_transform(kk, ww, bb, C, OP)
-    x16 = x.to(OP)
-    X = dot(x16, tl.trans(ww)).to(OP)
-    scores = dot_add(X, UY, dot(x16, tl.trans(kk)))
-    if GATE:
-        gates = g + r[:, None] * P
-        newest = tl.load(gates + pending - 1, mask=member[:, None], other=0.0)
-        ahead = newest - tl.load(gates + i[None, :], mask=member[:, None] & live[None, :], other=0.0)
-        scores += ahead * gate_scale
-    scores = tl.where(live[None, :], scores, float("-inf"))
-    top = tl.max(scores, 1)
-    p = tl.exp2(scores - top[:, None])
-    norm = tl.sum(p, 1)
-    tl.store(part_o, dot(p.to(vv.dtype), vv) / norm[:, None], mask=member[:, None])
-    tl.store(part_lse, top + tl.log2(norm), mask=member)
-    return dot_add(X, UW, x)
+from longeval.kernels.tiles import SIZES, chunk_transform, dot, softmax_step
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -71,6 +37,7 @@ def carry_queries(
     page = (held - 1) // P
     count = held - page * P
     finished = count // C * C
+    i = tl.arange(0, C)
     c = tl.arange(0, D)
     r = tl.arange(0, ROWS)
     member = r < G
@@ -80,21 +47,32 @@ def carry_queries(
     pf += head * pf_h + c[:, None] + c[None, :] * D  # F^T
     F = tl.load(pf + tl.load(table + seq * table_n + page).to(tl.int64) * pf_b)  # not used if none is finished
 
-    pending = count - finished
-    if pending > 0:
+    if finished < count:
         number = tl.load(table + seq * table_n + page).to(tl.int64)
-        to = part_o + part[:, None] * D + c[None, :]
-        k = pk + number * pk_b + head * pk_h + finished * D
-        v = pv + number * pv_b + head * pv_h + finished * D
-        w = pw + number * pw_b + head * pw_h
-        beta = pb + number * pb_b + head * pb_h
-        g = pg + number * pg_b + head * pg_h + finished
-        if pending <= C // 2:
-            x = over_open_chunk(
-                x, to, part_lse + part, k, v, w, beta, g, pending, gate_scale, G, D, C // 2, P, OP, GATE
-            )
-        else:
-            x = over_open_chunk(x, to, part_lse + part, k, v, w, beta, g, pending, gate_scale, G, D, C, P, OP, GATE)
+        live = i < count - finished
+        kept = live[:, None]
+        k = tl.load(pk + number * pk_b + head * pk_h + (finished + i)[:, None] * D + c[None, :], mask=kept, other=0.0)
+        w = tl.load(pw + number * pw_b + head * pw_h + i[:, None] * D + c[None, :], mask=kept, other=0.0).to(OP)
+        v = tl.load(pv + number * pv_b + head * pv_h + (finished + i)[:, None] * D + c[None, :], mask=kept, other=0.0)
+        beta = tl.load(pb + number * pb_b + head * pb_h + i, mask=live, other=0.0)
+        k = k.to(OP)
+        UW, UY = chunk_transform(k, w, beta, C, OP)
+        x16 = x.to(OP)
+        X = dot(x16, tl.trans(w)).to(OP)
+        scores = dot(x16, tl.trans(k)) - dot(X, UY)
+        if GATE:
+            gates = pg + number * pg_b + head * pg_h + r[:, None] * P
+            newest = tl.load(gates + count - 1, mask=member[:, None], other=0.0)
+            ahead = newest - tl.load(gates + (finished + i)[None, :], mask=member[:, None] & live[None, :], other=0.0)
+            scores += ahead * gate_scale
+        scores = tl.where(live[None, :], scores, float("-inf"))
+        top = tl.max(scores, 1)
+        p = tl.exp2(scores - top[:, None])
+        norm = tl.sum(p, 1)
+        o = dot(p.to(v.dtype), v) / norm[:, None]
+        tl.store(part_o + part[:, None] * D + c[None, :], o, mask=member[:, None])
+        tl.store(part_lse + part, top + tl.log2(norm), mask=member)
+        x -= dot(X, UW)
     else:
         tl.store(part_lse + part, tl.full([ROWS], float("-inf"), tl.float32), mask=member)
 

@@ -12,7 +12,6 @@ import triton
 import triton.language as tl
 
 LOG2E = 1.4426950408889634
-LOWEST = tl.constexpr(-1e30)  # a softmax's maximum before its first key: -inf would make NaN of a tile without any
 
 # Arguments that change from call to call: one compiled kernel must serve every value.
 SIZES = ["tokens", "slots", "spans", "groups", "chunk_slots", "table_n", "parts", "splits"]
@@ -20,7 +19,7 @@ SIZES = ["tokens", "slots", "spans", "groups", "chunk_slots", "table_n", "parts"
 
 @triton.jit
 def dot(a, b):
-    """a @ b with float32 sums; float32 operands as three tf32 products each, which keeps 22 of their 24 bits."""
+    """a @ b with float32 sums; float32 operands as three tf32 products each, which keeps their 24 bits."""
     return tl.dot(a, b, input_precision="tf32x3")
 
 
@@ -63,16 +62,16 @@ def unit_lower_inverse(A, C: tl.constexpr, OP: tl.constexpr):
 
 @triton.jit
 def chunk_transform(k, w, beta, C: tl.constexpr, OP: tl.constexpr):
-    """k, w [C, D] in OP, beta [C] -> UW = -U w [C, D], UY = -U strictLower(w k^T) [C, C], both in OP.
+    """k, w [C, D] in OP, beta [C] -> UW = U w [C, D], UY = U strictLower(w k^T) [C, C], both in OP.
 
     U = T diag(beta), T = (I + strictLower(diag(beta) w w^T))^-1. From these two follow, with X = lower(q w^T):
-    q at the chunk's left edge = q + X UW;  k at its right edge = k + UY^T w;  F = I + UW^T w;
-    local scores = q k^T + X UY.
+    q at the chunk's left edge = q - X UW;  k at its right edge = k - UY^T w;  F = I - UW^T w;
+    local scores = q k^T - X UY.
     """
     i = tl.arange(0, C)
     below = i[:, None] > i[None, :]
     A = tl.where(below, beta[:, None] * dot(w, tl.trans(w)), 0.0)
-    T = (-unit_lower_inverse(A, C, OP)).to(OP)
+    T = unit_lower_inverse(A, C, OP).to(OP)
     Y = tl.where(below, beta[:, None] * dot(w, tl.trans(k)), 0.0).to(OP)
     return dot(T, (beta[:, None] * w.to(tl.float32)).to(OP)).to(OP), dot(T, Y).to(OP)
 
@@ -80,25 +79,22 @@ def chunk_transform(k, w, beta, C: tl.constexpr, OP: tl.constexpr):
 @triton.jit
 def keys_to_right_edge(k, w, UY):
     """Row j becomes H_last ... H_{j+1} k_j, [C, D] float32."""
-    return dot_add(tl.trans(UY), w, k.to(tl.float32))
+    return k.to(tl.float32) - dot(tl.trans(UY), w)
 
 
 @triton.jit
 def transition(w, UW, D: tl.constexpr):
-    """F = H_first ... H_last = I + UW^T w, [D, D] float32. A query row crosses to the left as q <- q F^T."""
+    """F = H_first ... H_last = I - UW^T w, [D, D] float32. A query row crosses to the left as q <- q F^T."""
     c = tl.arange(0, D)
-    return dot_add(tl.trans(UW), w, tl.where(c[:, None] == c[None, :], 1.0, 0.0))
+    return tl.where(c[:, None] == c[None, :], 1.0, 0.0) - dot(tl.trans(UW), w)
 
 
 @triton.jit
-def softmax_step(scores, v, top, total, acc, scale=1.0):
-    """Adds one tile, scores [M, N] and v [N, D], to the running softmax (top, total [M], acc [M, D]).
-
-    scale > 0 brings scores to log2 units, in which `top` is.
-    """
-    new_top = tl.maximum(top, tl.max(scores, 1) * scale)
+def softmax_step(scores, v, top, total, acc):
+    """Adds one tile, scores [M, N] in log2 units and v [N, D], to the running softmax (top, total [M], acc [M, D])."""
+    new_top = tl.maximum(top, tl.max(scores, 1))
     shrink = tl.exp2(top - new_top)
-    p = tl.exp2(scores * scale - new_top[:, None])
+    p = tl.exp2(scores - new_top[:, None])
     total = total * shrink + tl.sum(p, 1)
     acc = dot_add(p.to(v.dtype), v, acc * shrink[:, None])
     return new_top, total, acc
