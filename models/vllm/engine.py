@@ -103,6 +103,6 @@ def reason(error: BaseException) -> str:
         line.partition(" [type=")[0].removeprefix("Value error, ") for line in lines if "validation error" not in line
     ]
     text = said[0] if said else type(error).__name__
-    if "KV cache" in text and "max seq len" in text:
+    if "max seq len" in text or "No available memory" in text:
         text += " (choose shorter --lengths, or --vllm gpu_memory_utilization=0.95, --vllm tensor_parallel_size=2)"
     return text

@@ -76,9 +76,9 @@ def test_a_killed_run_resumes(longeval, tmp_path):
 def test_what_the_cache_cannot_hold_is_refused_before_any_work(longeval, tmp_path):
     tasks = ["--suite", "ruler", "--tasks", "niah_single_1", "--lengths", "8k", "--limit", "1"]
     command = ["run", "--model", "demo", "--backend", "vllm", *tasks, "--haystack", "stdlib", "--out", tmp_path / "out"]
-    status, _, errors = longeval(*command, "--vllm", "kv_cache_memory_bytes=1048576")
+    status, _, errors = longeval(*command, "--vllm", "kv_cache_memory_bytes=8388608")
     assert status == 2
-    for words in ("GiB KV cache is needed", "available KV cache memory (0.0 GiB)", "--lengths"):
+    for words in ("GiB KV cache is needed", "available KV cache memory (0.01 GiB)", "--lengths"):
         assert words in " ".join(errors.split())
     assert not any((tmp_path / "out").iterdir())
 
