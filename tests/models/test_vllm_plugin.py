@@ -21,6 +21,13 @@ from longeval.models.vllm.options import default_options, parse_options, window_
 from longeval.models.vllm.pages import Block
 from longeval.models.vllm.shortconv import TokenPlaces, short_convolution, unit_length
 
+# Where there is no GPU the kernel runs in Triton's interpreter: it has to be chosen before Triton is first imported.
+with pytest.MonkeyPatch.context() as patch:
+    if not torch.cuda.is_available():
+        patch.setenv("TRITON_INTERPRET", "1")
+        importlib.import_module("triton.experimental.gluon")  # the interpreter imports it late, and checks the setting
+    kernel = importlib.import_module("longeval.models.vllm.shortconv_kernel")
+
 PAGE = 128
 TABLE = torch.tensor(
     [[5, 2, 7, 1], [3, 6, 0, 0], [4, 8, 0, 0]]
@@ -96,18 +103,9 @@ def test_paged_definition(kind):
         torch.testing.assert_close(torch.cat(outs[n]).double(), exact, rtol=0, atol=2e-5)
 
 
-@pytest.fixture
-def kernel(monkeypatch):
-    """`shortconv_kernel.unit_w`, interpreted where there is no GPU: that is settled when the module is imported."""
-    if not torch.cuda.is_available():
-        monkeypatch.setenv("TRITON_INTERPRET", "1")
-        importlib.import_module("triton.experimental.gluon")  # the interpreter imports it late, and checks the setting
-    return importlib.import_module("longeval.models.vllm.shortconv_kernel").unit_w
-
-
 @pytest.mark.parametrize("conv", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_kernel_of_w(kernel, dtype, conv):
+def test_kernel_of_w(dtype, conv):
     """The definition's w and tails, over several calls, from a view that is not contiguous; padding between."""
     torch.manual_seed(1)
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -119,7 +117,7 @@ def test_kernel_of_w(kernel, dtype, conv):
         places = TokenPlaces.of(starts, held, TABLE[:2].int().to(device), torch.zeros(sum(new), device=device), 64)
         x = torch.randn(sum(new), 3, 48, device=device).to(dtype)[:, 1:, 16:32]
         y = short_convolution(x, weight, tails[0], places) if conv else x
-        out = kernel(x, weight, tails[1] if conv else None, places)
+        out = kernel.unit_w(x, weight, tails[1] if conv else None, places)
         assert out.dtype == (torch.float32 if dtype == torch.float32 else torch.float16)
         torch.testing.assert_close(out.float(), unit_length(y), rtol=0, atol=1e-6 if dtype == torch.float32 else 5e-3)
         torch.testing.assert_close(tails[1][1:], tails[0][1:], rtol=0, atol=0, equal_nan=True)
