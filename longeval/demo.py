@@ -22,7 +22,7 @@ from longeval.results.compare import Comparison, compare
 SUITES = ("ruler", "phonebook", "state_tracking", "perplexity")
 TASKS = ("niah_single_1", "lookup", "flip_flop", "mqrar_1", "stdlib")
 LENGTHS = tuple(TRAINED_LENGTH * times // 2 for times in (1, 2, 4, 8, 16))
-LIMIT, LIMIT_TOKENS = 64, 32_768  # 64 samples of a task up to the training length, 8 at eight times it
+LIMIT, LIMIT_TOKENS = 32, 32_768  # 32 samples of a task up to twice the training length, 8 at eight times it
 BASELINE = "rope"
 
 

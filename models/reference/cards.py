@@ -3,7 +3,7 @@
     longeval demo --seeds --out runs/demo
     python -m longeval.models.reference.cards runs/demo
 
-writes README.md and loss.png into every checkpoint's folder, and pictures of all of them into PICTURES.
+writes README.md and loss.png into every checkpoint's folder, and tables and pictures of all of them into COMPARISON.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from safetensors import safe_open
 from longeval.models.reference import CHECKPOINTS, DEMO, MORE_SEEDS, TRAINED_LENGTH, find_reference
 from longeval.models.reference.train import PHASES
 
-PICTURES = Path(__file__).parent / "pictures"
+COMPARISON = Path(__file__).parent / "comparison"
 TITLES = {"rope": "RoPE", "nope": "NoPE", "fox": "FoX", "path": "PaTH", "path-fox": "PaTH-FoX"}
 _COLOURS = {"rope": "#3366cc", "nope": "#8c8c8c", "fox": "#dc3912", "path": "#109618", "path-fox": "#990099"}
 _SMOOTH = 4  # points of a log in one of a curve
@@ -123,6 +123,19 @@ def card(name: str, run: Path) -> str:
         accuracy=_table([list(accuracy), [f"{100 * share:.1f}" for share in accuracy.values()]]),
         scores=_table(rows),
     )
+
+
+def comparison(names: Iterable[str], runs: Path) -> str:
+    """Scores of all checkpoints, a table per task."""
+    cells = {name: scores_of(runs / name) for name in names}
+    about = "`longeval demo --seeds`, scores × 100, losses in nats, 95 % intervals"
+    parts = ["# The reference checkpoints compared", about]
+    for task in dict.fromkeys(cell["task"] for cell in next(iter(cells.values()))):
+        chosen = {name: [cell for cell in of_run if cell["task"] == task] for name, of_run in cells.items()}
+        lengths = [f"{cell['length']:,} (n = {cell['planned']})" for cell in next(iter(chosen.values()))]
+        rows = [["checkpoint", *lengths], *([f"`{name}`", *map(_score, of_run)] for name, of_run in chosen.items())]
+        parts.append(f"## {task}\n\n{_table(rows)}")
+    return "\n\n".join(parts) + "\n"
 
 
 def _curve(losses: list[dict[str, float]], kind: str) -> tuple[list[float], list[float]]:
@@ -232,9 +245,10 @@ def main() -> None:
         folder = find_reference(f"{DEMO}:{name}")[1]
         (folder / "README.md").write_text(card(name, runs / name), encoding="utf-8")
         save_losses(name, folder / "loss.png")
-    PICTURES.mkdir(exist_ok=True)
-    save_all_losses(names, PICTURES / "loss.png")
-    save_comparison(names, runs, PICTURES / "comparison.png")
+    COMPARISON.mkdir(exist_ok=True)
+    (COMPARISON / "README.md").write_text(comparison(names, runs), encoding="utf-8")
+    save_all_losses(names, COMPARISON / "loss.png")
+    save_comparison(names, runs, COMPARISON / "scores.png")
 
 
 if __name__ == "__main__":

@@ -42,5 +42,5 @@ def test_compares_all_methods_and_resumes(demo, tmp_path):
 def test_samples_grow_fewer_with_length():
     config = longeval.demo.demo_config("fox", longeval.demo.Path("out"))
     counts = [min(config.limit, config.limit_tokens // length) for length in config.lengths]
-    assert (config.lengths, counts) == ((256, 512, 1024, 2048, 4096), [64, 64, 32, 16, 8])
+    assert (config.lengths, counts) == ((256, 512, 1024, 2048, 4096), [32, 32, 32, 16, 8])
     assert config.device == "cpu"

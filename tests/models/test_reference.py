@@ -1,0 +1,219 @@
+"""The reference checkpoints, their training data and their training."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+
+from longeval.errors import UserError
+from longeval.models import load_model, load_tokenizer
+from longeval.models.reference import CHECKPOINTS, MORE_SEEDS, TRAINED_LENGTH, data, find_reference, tokenizer, train
+from longeval.models.reference.documents import END, FIRST_TRAINED, KINDS, texts
+from longeval.models.reference.methods import METHODS, new_network
+from longeval.tasks import get_task
+from longeval.tasks.perplexity.documents import stdlib_documents
+
+NAMES = [*CHECKPOINTS, *MORE_SEEDS]
+
+
+# ---- documents and rows
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_answers_can_be_told_from_what_stands_before_them(kind):
+    """Everything but a flip of a coin: names, numbers and values stand in the text before they are asked for."""
+    for seed in range(5):
+        document = KINDS[kind].make(random.Random(seed), 12)
+        assert document.answers
+        assert document.text.endswith(END)
+        for first, last in document.answers:
+            answer = document.text[first:last].replace(END, "").strip(" .\n")
+            for word in answer.split():
+                assert word in document.text[:first]
+    assert KINDS[kind].make(random.Random(1), 12) == KINDS[kind].make(random.Random(1), 12)
+
+
+@pytest.mark.parametrize(("task", "kind"), [("phonebook/lookup", "phone book"), ("ruler/niah_single_1", "needles")])
+def test_training_asks_as_evaluation_does(task, kind):
+    """The prompt of a sample and a training document agree once names, numbers and noise are left out."""
+    sample = get_task(task).build(tokenizer.load(), 512, 1)[0]
+    asked = tokenizer.load().decode(sample.ids, skip_special_tokens=True)
+    shape = {word for word in asked.replace("\n", " ").split() if word.islower()}
+    taught = " ".join(KINDS[kind].make(random.Random(seed), 12).text for seed in range(8))
+    assert shape - {"-"} - set(sample.meta.get("query", "").split()) <= set(taught.replace("\n", " ").split())
+    assert asked.endswith(":" if kind == "phone book" else "is")
+
+
+def test_rows_are_full_and_labelled():
+    tokens, labels = data.make_rows(128, 0, 40)
+    assert tokens.shape == labels.shape == (40, 129)
+    assert tokens.max() < tokenizer.VOCABULARY
+    assert (tokens[:, 0] == tokenizer.BOS).all()
+    assert set(np.unique(labels)) >= {data.PROMPT, data.TEXT, data.LABELS.index("phone book")}
+    again, _ = data.make_rows(128, 7, 8)
+    np.testing.assert_array_equal(again[0], tokens[7])
+
+
+def test_labels_stand_on_the_answers_tokens():
+    document = KINDS["phone book"].make(random.Random(3), 5)
+    ids, labels = data.encode(document, 9)
+    answered = tokenizer.load().decode([token for token, label in zip(ids, labels, strict=True) if label == 9])
+    expected = "".join(document.text[first:last] for first, last in document.answers)
+    assert answered.replace("\n\n", "\n") == expected  # behind the shots, one token is a line break and an empty line
+    assert labels[0] == data.PROMPT
+
+
+def test_evaluated_repositories_are_not_trained_on():
+    trained = texts()[1]
+    evaluated = [document for document in stdlib_documents() if document.name < FIRST_TRAINED]
+    long_enough = [document for document in evaluated if (document.most_tokens or 0) > 16 * 8 * TRAINED_LENGTH]
+    assert len(long_enough) >= 16  # so many documents at eight times the training length come before FIRST_TRAINED
+    for document in evaluated:
+        for part in document.parts:
+            assert len(part) < 500 or part[:500] not in trained
+
+
+# ---- tokenizer
+
+
+@pytest.mark.parametrize("text", ["plain", "  two  spaces\n\n\ttab", "naïve 中文 🙂", "\x00\x7f", "x = 10\n    y"])
+def test_text_survives_the_tokenizer(text):
+    made = tokenizer.load()
+    ids = made(text)["input_ids"]
+    assert ids[0] == tokenizer.BOS
+    assert made.decode(ids[1:]) == text
+
+
+def test_special_ids_and_digits():
+    made = tokenizer.load()
+    assert (made.bos_token_id, made.eos_token_id, len(made)) == (tokenizer.BOS, tokenizer.EOS, tokenizer.VOCABULARY)
+    assert made("\n", add_special_tokens=False)["input_ids"] == [tokenizer.NEWLINE]
+    assert len(made(" 1234567", add_special_tokens=False)["input_ids"]) == 7
+
+
+# ---- training
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    data.write(folder, {128: 24, 512: 16}, workers=1)
+    return folder
+
+
+PHASES = (train.Phase(128, 2, 4), train.Phase(512, 1, 2))
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    monkeypatch.setattr(train, "HELD_OUT", 2)
+    monkeypatch.setattr(train, "LOG_EVERY", 2)
+
+
+def training(method, rows):
+    return train.Training(method, 0, rows, PHASES, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_forward_is_the_backends(method, tmp_path, rows):
+    """What is trained is what the backend runs, from the saved file: weights rounded to bfloat16 in both."""
+    network, names = new_network(method, 3)
+    for parameter in network.parameters():
+        parameter.data = (parameter.data * (20 if parameter.dim() > 1 else 1)).bfloat16().float()
+    train.save_checkpoint(network, names, METHODS[method], tmp_path)
+    ids = torch.from_numpy(np.load(rows / "tokens-512.npy")[0].astype(np.int64))
+    with torch.no_grad():
+        h = network.model.embeddings(ids[None, :-1])
+        for block in network.model.blocks:
+            h = train.run_block(block, h)
+        losses = train.token_losses(network, h, ids[None, 1:])
+    np.testing.assert_allclose(-load_model(str(tmp_path)).logprobs(ids.tolist()), losses, atol=2e-3)
+
+
+def test_an_interrupted_training_ends_like_an_undisturbed_one(tmp_path, rows, monkeypatch):
+    training("path-fox", rows).run(tmp_path / "undisturbed")
+    monkeypatch.setattr(train, "SAVE_EVERY", 3)
+    interrupted = training("path-fox", rows)
+    steps = 0
+
+    def step(*arguments):
+        nonlocal steps
+        steps += 1
+        if steps == 5:
+            raise KeyboardInterrupt
+        return type(interrupted).one_step(interrupted, *arguments)
+
+    monkeypatch.setattr(interrupted, "one_step", step)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted.run(tmp_path / "resumed")
+    again = training("path-fox", rows)
+    again.run(tmp_path / "resumed")
+    found, expected = (torch.load(tmp_path / name / "state.pt") for name in ("resumed", "undisturbed"))
+    for name, tensor in expected["network"].items():
+        torch.testing.assert_close(found["network"][name], tensor, rtol=0, atol=0)
+    logs = [(tmp_path / name / "loss.jsonl").read_text() for name in ("resumed", "undisturbed")]
+    assert logs[0] == logs[1]
+    assert [json.loads(line)["step"] for line in logs[0].splitlines()] == [2, 4, 6, 6]
+
+
+def test_every_method_sees_the_same_rows(rows):
+    one, other = training("rope", rows), training("path", rows)
+    for ours, theirs in zip(one.rows, other.rows, strict=True):
+        torch.testing.assert_close(ours.order, theirs.order, rtol=0, atol=0)
+        assert ours.order.min() >= 2  # not the held-out ones
+
+
+def test_gates_and_transitions_start_with_spread_memories():
+    network, _ = new_network("path-fox", 0)
+    attention = network.model.blocks[0].attn
+    log_f = torch.nn.functional.logsigmoid(attention.f_proj.bias) * network.arch.head_dim**-0.5
+    spans = 1 / (1 - log_f.exp())
+    torch.testing.assert_close(spans[[0, -1]], torch.tensor([4.0, 1024.0]), rtol=1e-3, atol=0)
+    beta = 2 * torch.sigmoid(attention.bt_proj.bias)
+    assert (beta.diff() <= 0).all()
+    assert beta[0] <= 1
+
+
+def test_nope_knows_no_positions():
+    """Shuffling what stands before the last token does not move its prediction, in one layer."""
+    network, _ = new_network("nope", 0)
+    h = torch.randn(1, 40, network.arch.hidden_size)
+    shuffled = torch.cat([h[:, torch.randperm(39)], h[:, 39:]], dim=1)
+    one, other = (train.run_block(network.model.blocks[0], x)[:, -1] for x in (h, shuffled))
+    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+# ---- what ships
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shipped_checkpoints(name):
+    full, folder = find_reference(f"demo:{name}")
+    assert full == f"demo:{name}"
+    assert (folder / "model.safetensors").stat().st_size <= 4 * 2**20
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        assert {str(file.get_tensor(key).dtype) for key in file.keys()} == {"torch.bfloat16"}  # noqa: SIM118
+    method = name.removesuffix("-1").removesuffix("-2")
+    assert json.loads((folder / "config.json").read_text()) == METHODS[method]
+    for file in tokenizer.FOLDER.iterdir():
+        assert (folder / file.name).read_bytes() == file.read_bytes()
+    card = (folder / "README.md").read_text()
+    for said in ("Apache-2.0", "seed", "training length", "loss.png", "cannot"):
+        assert said in card
+
+
+def test_a_shipped_checkpoint_looks_up_what_it_never_saw():
+    model = load_model("demo")
+    assert (model.name, model.trained_length, model.bos) == ("demo:path-fox", TRAINED_LENGTH, tokenizer.BOS)
+    samples = get_task("phonebook/lookup").build(model.tokenizer, 256, 8, seed=5)
+    found = {g.index: g.text for g in model.generate([sample.ids for sample in samples], 20)}
+    right = [found[index].strip() == sample.references[0] for index, sample in enumerate(samples)]
+    assert sum(right) >= 6
+
+
+def test_unknown_names():
+    with pytest.raises(UserError, match="did you mean demo:path-fox"):
+        load_tokenizer("demo:pathfox")
