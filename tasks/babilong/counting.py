@@ -85,6 +85,7 @@ class Counter:
         """The beginning of `text` that has exactly `tokens` tokens; None where there is none (the cut is inside a
         character, or after whitespace, which would be lost at the end of the context)."""
         ids = self._prompter.encode([f". {text}"])[0][: self._before + tokens]
-        beginning = self._prompter.tokenizer.decode(ids, clean_up_tokenization_spaces=False).removeprefix(". ")
+        decoded = self._prompter.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+        beginning = decoded.lstrip(" ").removeprefix(". ")  # some tokenizers' own space in front is decoded, too
         usable = beginning and text.startswith(beginning) and beginning == beginning.strip()
         return beginning if usable and self.sentences([beginning])[0] == tokens else None
