@@ -15,3 +15,19 @@ for folder in Path(__file__).parent.iterdir():
 def own_cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("LONGEVAL_CACHE", str(tmp_path_factory.mktemp("cache")))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path_factory.mktemp("hub")))
+
+
+@pytest.fixture
+def longeval(capsys, monkeypatch, tmp_path):
+    """Runs a command in this process, in an empty folder; gives its exit status, stdout and stderr."""
+    from longeval.cli import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        with pytest.raises(SystemExit) as stopped:
+            main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return stopped.value.code, captured.out, captured.err
+
+    return call

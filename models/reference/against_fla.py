@@ -17,8 +17,8 @@ import numpy.typing as npt
 import torch
 
 from longeval.models import load_model
-from longeval.models.reference import CHECKPOINTS, DEMO, find_reference
-from longeval.models.reference.data import LENGTH, make_rows
+from longeval.models.reference import CHECKPOINTS, DEMO, TRAINED_LENGTH, find_reference
+from longeval.models.reference.data import make_rows
 
 Losses = npt.NDArray[np.float32]
 
@@ -57,10 +57,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("models", nargs="*", default=[f"{DEMO}:{name}" for name in CHECKPOINTS])
     parser.add_argument("--rows", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=LENGTH, help="of each row")
+    parser.add_argument("--tokens", type=int, default=TRAINED_LENGTH, help="of each row")
     arguments = parser.parse_args()
     device, dtype = ("cuda", "bfloat16") if torch.cuda.is_available() else ("cpu", "float32")
-    rows = make_rows(LENGTH, 0, arguments.rows)[0][:, : arguments.tokens].astype(int).tolist()
+    rows = make_rows(TRAINED_LENGTH, 0, arguments.rows)[0][:, : arguments.tokens].astype(int).tolist()
     for name in arguments.models:
         print(compare(name, rows, device, dtype), flush=True)
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from longeval.models.architecture import read_architecture
 from longeval.models.network import Network
-from longeval.models.reference.data import LENGTH
+from longeval.models.reference import TRAINED_LENGTH
 from longeval.models.reference.tokenizer import BOS, EOS, VOCABULARY
 
 SHORTEST, LONGEST = 4, 1024
@@ -42,7 +42,7 @@ _ROPE = {"model_type": "transformer", "architectures": ["TransformerForCausalLM"
 _FOX = {"model_type": "forgetting_transformer", "architectures": ["ForgettingTransformerForCausalLM"]}
 _PATH = {"model_type": "path_attn", "architectures": ["PaTHAttentionForCausalLM"]}
 METHODS: dict[str, dict[str, Any]] = {
-    "rope": {**_ROPE, **_SIZE, "rope_theta": 10000.0, "max_position_embeddings": LENGTH},
+    "rope": {**_ROPE, **_SIZE, "rope_theta": 10000.0, "max_position_embeddings": TRAINED_LENGTH},
     "nope": {**_FOX, **_SIZE},
     "fox": {**_FOX, **_SIZE},
     "path": {**_PATH, **_SIZE, "use_forget_gate": False},

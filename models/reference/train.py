@@ -34,8 +34,8 @@ from longeval.kernels import dense
 from longeval.kernels.pages import Householder
 from longeval.kernels.reference import ScoreRule
 from longeval.models.network import Block, Network, score_rule
-from longeval.models.reference import tokenizer
-from longeval.models.reference.data import HELD_OUT, LABELS, LENGTH
+from longeval.models.reference import TRAINED_LENGTH, tokenizer
+from longeval.models.reference.data import HELD_OUT, LABELS
 from longeval.models.reference.methods import METHODS, new_network
 
 
@@ -48,7 +48,7 @@ class Phase:
     steps: int
 
 
-PHASES = (Phase(128, 64, 5000), Phase(LENGTH, 32, 5000))  # looking up is learned faster on short rows
+PHASES = (Phase(128, 64, 5000), Phase(TRAINED_LENGTH, 32, 5000))  # looking up is learned faster on short rows
 RATE, WARM_UP, LAST_RATE = 4e-3, 400, 0.05  # peak, steps, share of the peak at the end
 BETAS, DECAY, CLIP = (0.9, 0.98), 0.1, 1.0
 WEIGHTS = {"prompt": 0.02, "text": 0.2}  # of a token in the loss; an answer's is 1

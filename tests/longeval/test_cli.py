@@ -7,23 +7,7 @@ from pathlib import Path
 import pytest
 from byte_tokenizer import byte_tokenizer
 
-from longeval.cli import main
-
 GOLDEN = Path(__file__).parents[1] / "golden" / "path_mha_d32"
-
-
-@pytest.fixture
-def longeval(capsys, monkeypatch, tmp_path):
-    """Runs a command in an empty folder; gives its exit status, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        with pytest.raises(SystemExit) as stopped:
-            main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return stopped.value.code, captured.out, captured.err
-
-    return call
 
 
 RUN = ("run", "--model", "demo", "--suite", "ruler", "--tasks", "niah_single_1,vt", "--lengths", "2k", "--limit", "2")

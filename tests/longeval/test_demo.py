@@ -3,25 +3,17 @@
 import pytest
 
 import longeval.demo
-from longeval.cli import main
 from longeval.results.store import RunFolder
 
 
 @pytest.fixture
-def demo(monkeypatch, tmp_path, capsys):
+def demo(monkeypatch, longeval):
     """Runs the command in an empty folder on two short tasks; gives its exit status and output."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(longeval.demo, "SUITES", ("phonebook", "state_tracking"))
-    monkeypatch.setattr(longeval.demo, "TASKS", ("lookup", "flip_flop"))
-    monkeypatch.setattr(longeval.demo, "LENGTHS", (128, 256))
-    monkeypatch.setattr(longeval.demo, "LIMIT", 3)
-
-    def call(*arguments):
-        with pytest.raises(SystemExit) as stopped:
-            main(["demo", *arguments])
-        return stopped.value.code, capsys.readouterr().out
-
-    return call
+    monkeypatch.setattr("longeval.demo.SUITES", ("phonebook", "state_tracking"))
+    monkeypatch.setattr("longeval.demo.TASKS", ("lookup", "flip_flop"))
+    monkeypatch.setattr("longeval.demo.LENGTHS", (128, 256))
+    monkeypatch.setattr("longeval.demo.LIMIT", 3)
+    return lambda *arguments: longeval("demo", *arguments)[:2]
 
 
 def test_compares_all_methods_and_resumes(demo, tmp_path):

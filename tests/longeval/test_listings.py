@@ -2,24 +2,21 @@
 
 import pytest
 
-from longeval.cli import main
 from longeval.tasks import SUITES, get_suite
 from longeval.tasks.corpora import all_corpora
 
 
 @pytest.fixture
-def listing(capsys, monkeypatch, tmp_path):
+def listing(longeval, monkeypatch):
     """The lines that a command prints in a terminal of 80 columns, on a machine without a hub."""
     for module in ("hub", "source", "books", "counting"):
         monkeypatch.setattr(f"longeval.tasks.babilong.{module}.hub_answers", lambda: False)
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.chdir(tmp_path)
 
     def call(*arguments):
-        with pytest.raises(SystemExit) as stopped:
-            main([str(argument) for argument in arguments])
-        assert stopped.value.code == 0
-        lines = capsys.readouterr().out.splitlines()
+        status, shown, _ = longeval(*arguments)
+        assert status == 0
+        lines = shown.splitlines()
         assert max(map(len, lines)) <= 80
         return lines
 

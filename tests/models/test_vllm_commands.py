@@ -22,22 +22,6 @@ MEMORY = "kv_cache_memory_bytes=134217728"
 COMPARED = ("id", "prediction", "score", "prompt_tokens", "new_tokens", "finish_reason", "error")
 
 
-@pytest.fixture
-def longeval(capsys, monkeypatch, tmp_path):
-    """Runs a command in this process, in an empty folder; gives its exit status, stdout and stderr."""
-    from longeval.cli import main
-
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        with pytest.raises(SystemExit) as stopped:
-            main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return stopped.value.code, captured.out, captured.err
-
-    return call
-
-
 def rows(folder):
     file = folder / "samples.jsonl"
     lines = file.read_text().splitlines(keepends=True) if file.is_file() else []

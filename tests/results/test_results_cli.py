@@ -7,8 +7,6 @@ import json
 import pytest
 from run_folders import build_run
 
-from longeval.cli import main
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -20,17 +18,10 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def longeval(folder, monkeypatch, capsys):
+def longeval(folder, longeval, monkeypatch):
     """Runs a command in the folder of runs; gives status, output and errors."""
     monkeypatch.chdir(folder)
-
-    def call(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            main(list(arguments))
-        out, err = capsys.readouterr()
-        return ended.value.code, out, err
-
-    return call
+    return longeval
 
 
 def test_compare(longeval):
