@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ from longeval.errors import UserError
 from longeval.output import writing_to
 from longeval.plan import suite_info
 from longeval.results.aggregate import aggregate
+from longeval.results.grid import Grid
 from longeval.results.store import Row
-from longeval.results.tables import run_tables
+from longeval.results.tables import run_grids
 from longeval.tasks import Sample, Task, TaskOptions, get_task, select_tasks
 from longeval.tasks.rows import DataRow, json_lines
 
@@ -109,4 +110,14 @@ def _tables(name: str, scored: Sequence[Scored]) -> RenderableType:
         for (task, length, label), count in counts.items()
     ]
     manifest = {"info": {"model": name, "trained_length": None, "suites": described, "cells": cells}}
-    return run_tables(manifest, aggregate(manifest, [one.row for one in scored]))
+    grids = run_grids(manifest, aggregate(manifest, [one.row for one in scored]))
+    return Group(*(replace(grid, notes=[*grid.notes, _means(grid)]) for grid in grids))
+
+
+def _means(grid: Grid) -> str:
+    """The means in the digits of LongBench's result.json and RULER's summary.csv, to hold against published ones."""
+    lines = []
+    for line in grid.lines:
+        means = [entry.record["score"] if entry.record else None for entry in line.entries]
+        lines.append(f"{line.labels[0]} " + " / ".join("–" if mean is None else f"{mean:.2f}" for mean in means))
+    return "means to two digits: " + ", ".join(lines)

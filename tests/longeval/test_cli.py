@@ -184,6 +184,17 @@ def test_score_gives_the_official_scores_in_order(longeval, tmp_path):
     assert [row["prediction"] for row in scored] == ["In Paris.", "ABCDE and FGHIJ", "Rome"]
 
 
+def test_score_gives_means_in_the_digits_that_are_published(longeval, tmp_path):
+    count = {"task": "longbench_e/passage_count", "references": ["7"], "length": 3999}
+    code = {"task": "longbench_e/lcc", "prediction": "9", "references": ["x = 1"], "length": 8000}
+    file = write(tmp_path / "p.jsonl", *({**count, "prediction": answer} for answer in "778"), code)
+    status, table, _ = longeval("score", file)
+    assert status == 0
+    note = " ".join(table.split()).rpartition("means to two digits: ")[2]
+    assert "passage_count 66.67 / –" in note
+    assert "lcc – / 0.00" in note
+
+
 def test_score_prints_the_tables_of_a_run(longeval, tmp_path):
     """Every suite's own averages and further scores; the file's rows are the denominator."""
 
