@@ -3,7 +3,9 @@
 Prefill is everything from q, k, v, w, beta, log f to the output. Its rate is attention-equivalent, 4 B H d L^2 / 2
 FLOP, what plain causal attention needs; PaTH's own work is not counted. Decode is one CUDA graph of `append` and
 `decode`; its rate counts K and V once. Prefill is checked in float64 on a sample of rows. Peers: PyTorch's SDPA with
-cuDNN and with FlashAttention 2, fla's kernels, and FlashAttention 3 as vLLM ships it, where those are installed.
+cuDNN and with FlashAttention 2, fla's kernels, FlashAttention 3 as vLLM ships it and vLLM's own TRITON_ATTN for decode;
+what is not installed is listed as such. For decode also one pass that rewrites all keys, `k <- H k`, which is what a
+cache without pages needs for every token.
 
 Gates are near 1 (log f about -0.02) and nothing is skipped: every kernel does the whole triangle.
 """
@@ -23,10 +25,10 @@ import triton
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from longeval.kernels.attention import Cached, New, append, decode, prefill
 from longeval.kernels.check import rows_of
+from longeval.kernels.peers import Peers, causal_peers, fla_peers, paged_peers, rewriting_peers
 from longeval.kernels.plan import Plan
 from longeval.kernels.pool import PageLayout, Pool, Shape
 from longeval.kernels.reference import ScoreRule
@@ -47,15 +49,15 @@ PAGE = 512
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement. `rate`: TFLOP/s of a prefill, TB/s of a decode. error: ||o - ref|| / ||ref|| on sampled rows.
+    """One measurement. `rate`: TFLOP/s of a prefill, TB/s of a decode; None with `ms` if the kernel is not installed.
 
-    extra: memory beyond inputs and output, in sizes of K.
+    error: ||o - ref|| / ||ref|| on sampled rows. extra: memory beyond inputs and output, in sizes of K.
     """
 
     case: str
     kernel: str
-    ms: float
-    rate: float
+    ms: float | None
+    rate: float | None
     error: float | None = None
     extra: float | None = None
 
@@ -115,52 +117,27 @@ def prefill_rows(batch: int, length: int, heads: int, kv_heads: int, d: int, fla
             peers = causal_peers(new, batch, length)
         else:
             peers = fla_peers(mode, new, batch, length) if fla else iter(())
-        for name, call in peers:
+        yield from peer_rows(size, peers, flop)
+
+
+def peer_rows(size: str, peers: Peers, work: float) -> Iterator[Row]:
+    for name, call in peers:
+        if call is None:
+            yield Row(size, name, None, None)
+        else:
             ms = median_ms(call)
-            yield Row(size, name, ms, flop / ms / 1e9)
+            yield Row(size, name, ms, work / ms / 1e9)
 
 
-Peers = Iterator[tuple[str, Callable[[], object]]]
-
-
-def causal_peers(new: New, batch: int, length: int) -> Peers:
-    q, k, v = new.q, new.k, new.v
-    qh, kh, vh = (x.view(batch, length, *x.shape[1:]).transpose(1, 2).contiguous() for x in (q, k, v))
-    for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION):
-
-        def sdpa(backend: SDPBackend = backend) -> Tensor:
-            with sdpa_kernel(backend):
-                gqa = q.shape[1] != k.shape[1]
-                return torch.nn.functional.scaled_dot_product_attention(qh, kh, vh, is_causal=True, enable_gqa=gqa)
-
-        yield f"SDPA {backend.name.split('_')[0].lower()}", sdpa
-    try:
-        from vllm.vllm_flash_attn import flash_attn_varlen_func
-    except ImportError:
-        return
-    starts = torch.arange(0, batch * length + 1, length, device="cuda", dtype=torch.int32)
-    yield (
-        "FlashAttention 3",
-        lambda: flash_attn_varlen_func(q, k, v, length, starts, length, starts, causal=True, fa_version=3),
-    )
-
-
-def fla_peers(mode: str, new: New, batch: int, length: int) -> Peers:
-    try:
-        from fla.ops.forgetting_attn import parallel_forgetting_attn
-        from fla.ops.path_attn import parallel_path_attn
-    except ImportError:
-        return
-
-    def dense(x: Tensor | None) -> Tensor | None:
-        return None if x is None else x.view(batch, length, *x.shape[1:])
-
-    q, k, v, w, beta, log_f = (dense(x) for x in (new.q, new.k, new.v, new.w, new.beta, new.log_f))
-    if w is None:
-        yield "fla fox", lambda: parallel_forgetting_attn(q, k, v, log_f)
-    else:
-        wide = w.float()
-        yield f"fla {mode}", lambda: parallel_path_attn(q, k, v, wide, beta, log_f)
+def captured(call: Callable[[], object]) -> Callable[[], object]:
+    """`call` as one CUDA graph."""
+    graph = torch.cuda.CUDAGraph()
+    for capture in (False, True):  # the first round compiles
+        with torch.cuda.graph(graph) if capture else nullcontext():
+            call()
+        torch.cuda.synchronize()
+    replay: Callable[[], object] = graph.replay
+    return replay
 
 
 def filled_pool(shape: Shape, pages: int) -> Pool:
@@ -176,40 +153,55 @@ def filled_pool(shape: Shape, pages: int) -> Pool:
     return pool
 
 
-def decode_rows(batch: int, length: int, heads: int = 32, kv_heads: int = 32, d: int = 64) -> Iterator[Row]:
-    """Sequences with 26 pending tokens, as on average. `causal` is the paged flash-decode of plain attention."""
-    nbytes = 2 * batch * kv_heads * length * d * 2
+def decode_step(shape: Shape, batch: int, length: int) -> Callable[[], object]:
+    """`append` and `decode` of one token for each of `batch` sequences with 26 pending tokens, as on average."""
     n = length // PAGE
+    pool = filled_pool(shape, batch * n)
+    table = torch.randperm(batch * n, device="cuda").view(batch, n).int()
+    rule, new = random_tokens(batch, 1, shape)
+    held = torch.full((batch,), length - 39, dtype=torch.int32, device="cuda")
+    starts = torch.arange(batch + 1, dtype=torch.int32, device="cuda")
+    cached = Cached.of(pool, table, held, starts, batch)
+    lengths = held + 1
+
+    def step() -> Tensor:
+        append(new, starts, cached)
+        out: Tensor = decode(rule, new.q, pool, table, lengths, length)
+        return out
+
+    return step
+
+
+def decode_rows(batch: int, length: int, fla: bool, heads: int = 32, kv_heads: int = 32, d: int = 64) -> Iterator[Row]:
+    """`decode causal` is this package's paged flash-decode of plain attention."""
+    nbytes = 2 * batch * kv_heads * length * d * 2
+    size = f"{batch} x {length}, {heads}/{kv_heads} heads of {d}"
     for mode, (path, gate) in MODES.items():
-        shape = Shape(heads, kv_heads, d, torch.bfloat16, path, gate)
-        pool = filled_pool(shape, batch * n)
-        table = torch.randperm(batch * n, device="cuda").view(batch, n).int()
-        rule, new = random_tokens(batch, 1, shape)
-        held = torch.full((batch,), length - 39, dtype=torch.int32, device="cuda")
-        starts = torch.arange(batch + 1, dtype=torch.int32, device="cuda")
-        cached = Cached.of(pool, table, held, starts, batch)
-        lengths = held + 1
-        graph = torch.cuda.CUDAGraph()
-        for capture in (False, True):  # the first round compiles
-            with torch.cuda.graph(graph) if capture else nullcontext():
-                append(new, starts, cached)
-                decode(rule, new.q, pool, table, lengths, length)
-            torch.cuda.synchronize()
-        ms = median_ms(graph.replay)
-        yield Row(f"{batch} x {length}, {heads}/{kv_heads} heads of {d}", f"decode {mode}", ms, nbytes / ms / 1e9)
+        ms = median_ms(captured(decode_step(Shape(heads, kv_heads, d, torch.bfloat16, path, gate), batch, length)))
+        yield Row(size, f"decode {mode}", ms, nbytes / ms / 1e9)
+    rule, new = random_tokens(batch, 1, Shape(heads, kv_heads, d, torch.bfloat16, path=True, gate=True))
+    paged = ((name, call and captured(call)) for name, call in paged_peers(new.q, kv_heads, length))
+    yield from peer_rows(size, paged, nbytes)
+    yield from peer_rows(size, rewriting_peers(rule, new, batch, length, fla), nbytes)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", type=Path, help="also write every row to this file")
     parser.add_argument("--only", choices=["prefill", "decode"])
-    parser.add_argument("--without-fla", action="store_true", help="its kernels take a minute to compile per case")
+    parser.add_argument(
+        "--fla",
+        choices=["prefill", "decode"],
+        nargs="*",
+        default=["prefill", "decode"],
+        help="what to measure of fla, nothing if empty; its prefill kernels take a minute to compile per case",
+    )
     args = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("the benchmark needs a CUDA device; PyTorch sees none")
     torch.manual_seed(0)
-    cases = [] if args.only == "decode" else [prefill_rows(*case, fla=not args.without_fla) for case in PREFILL]
-    cases += [] if args.only == "prefill" else [decode_rows(*case) for case in DECODE]
+    cases = [] if args.only == "decode" else [prefill_rows(*case, fla="prefill" in args.fla) for case in PREFILL]
+    cases += [] if args.only == "prefill" else [decode_rows(*case, fla="decode" in args.fla) for case in DECODE]
     rows: list[Row] = []
     for number, case in enumerate(cases, 1):
         rows += case
@@ -228,8 +220,11 @@ def save(rows: list[Row], path: Path) -> None:
 def show(rows: list[Row]) -> None:
     """Ratios are speeds relative to plain attention of the same case: cuDNN's SDPA for prefill, `causal` for decode."""
     table = Table("case", "kernel", "ms", "TFLOP/s or TB/s", "ratio", "error", "extra / K", title="bf16")
-    plain = {row.case: row.ms for row in rows if row.kernel in ("SDPA cudnn", "decode causal")}
+    plain = {row.case: row.ms or 0.0 for row in rows if row.kernel in ("SDPA cudnn", "decode causal")}
     for row in rows:
+        if row.ms is None or row.rate is None:
+            table.add_row(row.case, row.kernel, "not installed", "", "", "", "")
+            continue
         table.add_row(
             row.case, row.kernel, f"{row.ms:.3f}", f"{row.rate:.3g}", f"{plain[row.case] / row.ms:.2f}",
             "" if row.error is None else f"{row.error:.1e}", "" if row.extra is None else f"{row.extra:.1f}",

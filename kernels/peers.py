@@ -1,0 +1,152 @@
+"""What the benchmark measures beside these kernels. A peer is a name and a call; the call is None if not installed."""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from longeval.kernels.attention import New
+from longeval.kernels.reference import ScoreRule
+
+Peers = Iterator[tuple[str, Callable[[], object] | None]]
+VLLM_BLOCK = 16  # tokens per block of vLLM's cache, its default
+TRITON_ATTN_SEGMENTS = 16  # what vLLM's backend of that name cuts long sequences into, in small batches
+
+
+def causal_peers(new: New, batch: int, length: int) -> Peers:
+    """Prefill of plain attention: PyTorch's SDPA, and FlashAttention 3 as vLLM ships it."""
+    q, k, v = new.q, new.k, new.v
+    qh, kh, vh = (x.view(batch, length, *x.shape[1:]).transpose(1, 2).contiguous() for x in (q, k, v))
+    for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION):
+
+        def sdpa(backend: SDPBackend = backend) -> Tensor:
+            with sdpa_kernel(backend):
+                gqa = q.shape[1] != k.shape[1]
+                return torch.nn.functional.scaled_dot_product_attention(qh, kh, vh, is_causal=True, enable_gqa=gqa)
+
+        yield f"SDPA {backend.name.split('_')[0].lower()}", sdpa
+    flash = _flash_attention_3()
+    if flash is None:
+        yield "FlashAttention 3", None
+        return
+    starts = torch.arange(0, batch * length + 1, length, device="cuda", dtype=torch.int32)
+    yield "FlashAttention 3", lambda: flash(q, k, v, length, starts, length, starts, causal=True, fa_version=3)
+
+
+def _flash_attention_3() -> Callable[..., Any] | None:
+    try:
+        from vllm.vllm_flash_attn import flash_attn_varlen_func, is_fa_version_supported
+    except ImportError:
+        return None
+    return flash_attn_varlen_func if is_fa_version_supported(3) else None
+
+
+def fla_peers(mode: str, new: New, batch: int, length: int) -> Peers:
+    """fla's prefill of the same attention."""
+    name = f"fla {mode}"
+    try:
+        from fla.ops.forgetting_attn import parallel_forgetting_attn
+        from fla.ops.path_attn import parallel_path_attn
+    except ImportError:
+        yield name, None
+        return
+
+    def dense(x: Tensor | None) -> Tensor | None:
+        return None if x is None else x.view(batch, length, *x.shape[1:])
+
+    q, k, v, w, beta, log_f = (dense(x) for x in (new.q, new.k, new.v, new.w, new.beta, new.log_f))
+    if w is None:
+        yield name, lambda: parallel_forgetting_attn(q, k, v, log_f)
+    else:
+        wide = w.float()
+        yield name, lambda: parallel_path_attn(q, k, v, wide, beta, log_f)
+
+
+def paged_peers(q: Tensor, kv_heads: int, length: int) -> Peers:
+    """Decode of plain attention, one token for each of q's N sequences, on vLLM's cache. q [N, HQ, d]."""
+    N, HQ, d = q.shape
+    blocks = N * length // VLLM_BLOCK
+    k, v = (torch.randn(blocks, VLLM_BLOCK, kv_heads, d, device="cuda", dtype=q.dtype) for _ in range(2))
+    table = torch.randperm(blocks, device="cuda").view(N, -1).int()
+    starts = torch.arange(N + 1, device="cuda", dtype=torch.int32)
+    held = torch.full((N,), length - 38, device="cuda", dtype=torch.int32)
+    out = torch.empty_like(q)
+    flash = _flash_attention_3()
+    if flash is None:
+        yield "decode FlashAttention 3", None
+    else:
+        yield (
+            "decode FlashAttention 3",
+            lambda: flash(
+                q, k, v, 1, starts, length, seqused_k=held, block_table=table, causal=True, out=out, fa_version=3
+            ),
+        )
+    try:
+        from vllm.v1.attention.ops.triton_unified_attention import unified_attention
+    except ImportError:
+        yield "decode TRITON_ATTN", None
+        return
+    parts = torch.empty(N, HQ, TRITON_ATTN_SEGMENTS, triton.next_power_of_2(d), device="cuda")
+    tops, sums = (torch.empty(N, HQ, TRITON_ATTN_SEGMENTS, device="cuda") for _ in range(2))
+    yield (
+        "decode TRITON_ATTN",
+        lambda: unified_attention(
+            q, k, v, out, starts, 1, held, length, d**-0.5, True, (-1, -1), table, 0, None, None, None,
+            seq_threshold_3D=128 // kv_heads, num_par_softmax_segments=TRITON_ATTN_SEGMENTS,
+            softmax_segm_output=parts, softmax_segm_max=tops, softmax_segm_expsum=sums,
+        ),
+    )  # fmt: skip
+
+
+@triton.jit
+def rewrite_keys(k, w, beta, H: tl.constexpr, D: tl.constexpr, R: tl.constexpr):
+    """R keys of one sequence and head: k <- k - beta (k w) w. k [N, L, H, D], w [N, H, D], beta [N, H]."""
+    seq = tl.program_id(1) // H
+    head = tl.program_id(1) % H
+    row = seq.to(tl.int64) * tl.num_programs(0) * R + tl.program_id(0) * R + tl.arange(0, R)
+    c = tl.arange(0, D)
+    k += (row * H + head)[:, None] * D + c[None, :]
+    keys = tl.load(k).to(tl.float32)
+    ww = tl.load(w + (seq * H + head) * D + c).to(tl.float32)[None, :]
+    along = tl.load(beta + seq * H + head) * tl.sum(keys * ww, 1)
+    tl.store(k, (keys - along[:, None] * ww).to(k.dtype.element_ty))
+
+
+def rewriting_peers(rule: ScoreRule, new: New, batch: int, length: int, fla: bool) -> Peers:
+    """Decode of one token with a cache of keys that all stand at the newest token: the rewriting alone, and fla's step.
+
+    fla's step is its decode kernel after this rewriting, which is faster than the one that it leaves to torch.compile.
+    """
+    q, w, beta = new.q, new.w, new.beta
+    assert w is not None
+    assert beta is not None
+    H, D = w.shape[1:]
+    k = torch.randn(1, batch * length, H, D, device="cuda", dtype=q.dtype)
+
+    def rewrite() -> None:
+        rewrite_keys[(length // 64, batch * H)](k, w, beta, H=H, D=D, R=64)
+
+    yield "rewriting of all keys", rewrite
+    if not fla:
+        return
+    try:
+        from fla.ops.attn.decoding import attn_decoding_one_step
+    except ImportError:
+        yield "decode fla path-fox", None
+        return
+    v = torch.randn_like(k)
+    gates = torch.full((1, batch * length, q.shape[1]), -0.02, device="cuda")
+    starts = torch.arange(0, batch * length + 1, length, device="cuda")
+
+    def step() -> None:
+        rewrite()
+        attn_decoding_one_step(q.unsqueeze(0), k, v, gates, scale=rule.scale, cu_seqlens=starts, do_gate_scale=True)
+
+    yield "decode fla path-fox", step
