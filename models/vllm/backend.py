@@ -159,13 +159,17 @@ def load_vllm(
         raise UserError(f"this vLLM runs on {platform}, not on {device}; choose a GPU with CUDA_VISIBLE_DEVICES")
     checkpoint.fetch_weights()
     v2_runner = platform == "cuda" if envs.VLLM_USE_V2_MODEL_RUNNER is None else envs.VLLM_USE_V2_MODEL_RUNNER
-    arguments = default_options(max_length, platform == "cuda", v2_runner) | parse_options(options)
+    gpu_memory = current_platform.get_device_total_memory() if platform == "cuda" else None
+    arguments = default_options(max_length, gpu_memory, v2_runner) | parse_options(options)
     config = AutoConfig.from_pretrained(checkpoint.folder, local_files_only=True)
+    chosen = pick_dtype(dtype, checkpoint.config, torch.device(platform))
+    if chosen == torch.float32:
+        engines.keep_float32()
     engine = engines.start(
         {
             **arguments,
             "model": str(checkpoint.folder),
-            "dtype": str(pick_dtype(dtype, checkpoint.config, torch.device(platform))).removeprefix("torch."),
+            "dtype": str(chosen).removeprefix("torch."),
             "skip_tokenizer_init": checkpoint.tokenizer is None,
             "hf_overrides": window_overrides(config, arguments["max_model_len"]),
         }

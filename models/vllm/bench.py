@@ -2,8 +2,9 @@
 
 Checkpoints of 760M parameters with random weights in bfloat16, started as `longeval run` starts them: compiled, with
 CUDA graphs. RoPE runs on vLLM's own attention, FlashAttention 3 on a Hopper GPU, and is what the others are measured
-against. Each model has a process and the whole GPU for itself; prompts are random, so that no prefix is shared. Times
-are the best of two rounds after a short one that compiles.
+against. Each model has a process for itself and, while it is timed, a GPU; all GPUs there are take their share of the
+models. Prompts are random, so that no prefix is shared. Times are the best of two rounds after a short one that
+compiles.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -56,6 +59,7 @@ T = TypeVar("T")
 ROUNDS = 2
 BATCHES = (Batch(64, 4096, 128), Batch(4, 16_384, 64), Batch(4, 65_536, 16))
 DOCUMENT = 65_536  # tokens of the document that is scored
+turn: AbstractContextManager[Any] = nullcontext()  # in a worker: the lock of its GPU
 
 
 @dataclass(frozen=True)
@@ -109,12 +113,24 @@ def checkpoint(kind: str, size: Mapping[str, int], folder: Path, dtype: torch.dt
 def measure(
     kind: str, size: Mapping[str, int], batches: Sequence[Batch], document: int, options: Sequence[str], dtype: str
 ) -> Measured:
-    """Starts the engine and runs every batch and the document."""
+    """Starts the engine and, when its turn comes, runs every batch and the document."""
     longest = max(document, *(batch.length + batch.new for batch in batches))
     with tempfile.TemporaryDirectory() as folder:
         source = checkpoint(kind, size, Path(folder), getattr(torch, dtype))
         start, model = _timed(lambda: load_vllm(source, dtype, "auto", longest, options))
-    text = random_texts(size["vocab_size"])
+    with turn:
+        seconds, prefill = _times(model, random_texts(size["vocab_size"]), batches, document)
+    facts = {key: value for key, value in model.provenance.items() if not key.startswith("checkpoint")}
+    plain = 2 * size["hidden_size"] * size["num_hidden_layers"] * getattr(torch, dtype).itemsize
+    measured = Measured(kind, facts, start, seconds, prefill, _memory(model, longest, plain))
+    model.close()
+    return measured
+
+
+def _times(
+    model: VllmModel, text: Callable[[int], list[int]], batches: Sequence[Batch], document: int
+) -> tuple[dict[str, float], dict[str, float]]:
+    """`seconds` and `prefill` of `Measured`."""
     _generate(model, text, Batch(2, min(batch.length for batch in batches), 4))
     model.logprobs(text(min(document, 8192)))
     seconds = {str(batch): min(_generate(model, text, batch) for _ in range(ROUNDS)) for batch in batches}
@@ -122,11 +138,7 @@ def measure(
         str(batch): min(_generate(model, text, replace(batch, new=1)) for _ in range(ROUNDS)) for batch in batches
     }
     seconds[f"log-probabilities of {document}"] = min(_score(model, text(document)) for _ in range(ROUNDS))
-    facts = {key: value for key, value in model.provenance.items() if not key.startswith("checkpoint")}
-    plain = 2 * size["hidden_size"] * size["num_hidden_layers"] * getattr(torch, dtype).itemsize
-    measured = Measured(kind, facts, start, seconds, prefill, _memory(model, longest, plain))
-    model.close()
-    return measured
+    return seconds, prefill
 
 
 def _memory(model: VllmModel, longest: int, plain: int) -> Memory:
@@ -166,17 +178,45 @@ def main() -> None:
     parser.add_argument("--kinds", default=",".join(KINDS), help="comma-separated: %(default)s")
     parser.add_argument("--json", type=Path, help="also write all of it to this file")
     parser.add_argument("--vllm", action="append", default=[], help="engine argument KEY=VALUE for all; repeatable")
+    parser.add_argument(
+        "--together", type=int, default=1, help="engines that start on a GPU at once (--vllm kv_cache_memory_bytes=N)"
+    )
     args = parser.parse_args()
-    if not torch.cuda.is_available():
+    gpus = torch.cuda.device_count()
+    if not gpus:
         raise SystemExit("the benchmark needs a CUDA device; PyTorch sees none")
     found: list[Measured] = []
-    spawn = multiprocessing.get_context("spawn")
-    for kind in args.kinds.split(","):
-        with ProcessPoolExecutor(1, mp_context=spawn) as alone:
-            found.append(alone.submit(measure, kind, SIZE, BATCHES, DOCUMENT, args.vllm, "bfloat16").result())
+    for row in measure_all(args.kinds.split(","), gpus, args.together, args.vllm):
+        found.append(row)
         Console(width=110).print(table(found))
         if args.json:
             args.json.write_text(json.dumps([asdict(row) for row in found], indent=1) + "\n")
+
+
+def measure_all(kinds: Sequence[str], gpus: int, together: int, options: Sequence[str]) -> Iterator[Measured]:
+    """Kinds in their order, dealt to the GPUs in turn. Starting takes the processor, timing a GPU for itself."""
+    spawn = multiprocessing.get_context("spawn")
+    with ExitStack() as stack:
+        pools = [
+            stack.enter_context(
+                ProcessPoolExecutor(together, spawn, _worker, (gpu, spawn.Lock()), max_tasks_per_child=1)
+            )
+            for gpu in range(gpus)
+        ]
+        rows = [
+            pools[index % gpus].submit(measure, kind, SIZE, BATCHES, DOCUMENT, options, "bfloat16")
+            for index, kind in enumerate(kinds)
+        ]
+        for row in rows:
+            yield row.result()
+
+
+def _worker(gpu: int, lock: AbstractContextManager[Any]) -> None:
+    """In a new process, before anything there asks for a GPU."""
+    global turn
+    turn = lock
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[gpu] if visible else str(gpu)
 
 
 def table(found: Sequence[Measured]) -> Table:
@@ -186,6 +226,7 @@ def table(found: Sequence[Measured]) -> Table:
         result.add_row(case, *_speeds({row.kind: row.seconds[case] for row in found}))
         if case in found[0].prefill:
             result.add_row("  its prefill", *_speeds({row.kind: row.prefill[case] for row in found}))
+            result.add_row("  the rest", *_speeds({row.kind: row.seconds[case] - row.prefill[case] for row in found}))
     memory = [row.memory for row in found]
     result.add_row("cache bytes per token", *(f"{m.bytes_per_token:,.0f} ({m.relative:.2f} × K+V)" for m in memory))
     result.add_row("cache, GiB", *(f"{m.cache:.1f}" for m in memory))

@@ -52,7 +52,7 @@ def attend(
             pages,
             rule,
             q[tokens],
-            k[tokens],
+            k[tokens].to(pool.k.dtype),
             v[tokens],
             None if path is None else Householder(path.w[tokens], path.beta[tokens]),
             None if log_f is None else log_f[tokens],
@@ -99,7 +99,7 @@ def _scatter(pages: Pages, pool: Pool, numbers: Tensor, held: Tensor) -> None:
     assert pool.f is not None
     assert pool.w is not None
     assert pool.beta is not None
-    pool.f[to] = pages.path.F[at, seq]
+    pool.f[to] = pages.path.F[at, seq].to(pool.f.dtype)
     seq = (pages.length % CHUNK > 0).nonzero()[:, 0]
     to = numbers[seq, pages.length[seq] // P]
     w, beta = pages.path.open

@@ -12,6 +12,7 @@ from longeval.errors import UserError, nearest
 
 # Settled elsewhere: by the other options of a run, or by what the backend relies on.
 OWN = ("model", "tokenizer", "skip_tokenizer_init", "dtype", "worker_extension_cls", "hf_overrides")
+LARGE_GPU = 70 << 30  # bytes
 
 
 def parse_options(pairs: Iterable[str]) -> dict[str, Any]:
@@ -36,25 +37,35 @@ def parse_options(pairs: Iterable[str]) -> dict[str, Any]:
     return options
 
 
-def default_options(max_length: int | None, cuda: bool, v2_runner: bool) -> dict[str, Any]:
+def default_options(max_length: int | None, gpu_memory: int | None, v2_runner: bool) -> dict[str, Any]:
     """Engine arguments for texts of up to `max_length` tokens, prompt and continuation together.
 
-    Batch tokens: what one step prefills. The V1 runner makes the logits of a whole step's prompt at once, outside the
-    memory that it profiles, so it gets a smaller step.
+    gpu_memory: bytes of the GPU, None on a CPU.
     """
     options: dict[str, Any] = {
         # one more than any text: a scored text still generates a token
         "max_model_len": None if max_length is None else max_length + 1,
-        "max_num_batched_tokens": 8192 if v2_runner else 2048,
+        "max_num_batched_tokens": _step_tokens(gpu_memory, v2_runner),
         "seed": 0,
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
     }
-    if cuda:
+    if gpu_memory is not None:
         return {**options, "max_num_seqs": 256, "gpu_memory_utilization": 0.9}
     # Compiling costs minutes, and by default the cache would be most of the machine's memory.
     memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     return {**options, "max_num_seqs": 32, "enforce_eager": True, "kv_cache_memory_bytes": min(memory, 4 << 30)}
+
+
+def _step_tokens(gpu_memory: int | None, v2_runner: bool) -> int:
+    """The most that one step prefills.
+
+    Long steps read a long prompt's cached prefix less often, and their activations need memory. The V1 runner makes the
+    logits of a whole step's prompt at once, outside the memory that it profiles.
+    """
+    if not v2_runner:
+        return 2048
+    return 32_768 if gpu_memory is not None and gpu_memory >= LARGE_GPU else 8192
 
 
 def window_overrides(config: Any, length: int | None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ if V2_ON_CPU:
 
 SUITES = ["--suite", "perplexity,phonebook,ruler", "--tasks", "stdlib,lookup,fwe"]
 RUN = ["run", "--model", "demo", "--backend", "vllm", *SUITES, "--lengths", "1k", "--limit", "3"]
-MEMORY = "kv_cache_memory_bytes=134217728"
+MEMORY = ("--vllm", "kv_cache_memory_bytes=134217728", "--vllm", "gpu_memory_utilization=0.1")
 COMPARED = ("id", "prediction", "score", "prompt_tokens", "new_tokens", "finish_reason", "error")
 
 
@@ -30,7 +30,7 @@ def rows(folder):
 
 def test_a_killed_run_resumes(longeval, tmp_path):
     """kill -9 after the first rows, the same command again: every sample once, as in an undisturbed run."""
-    command = [*RUN, "--vllm", MEMORY, "--out"]
+    command = [*RUN, *MEMORY, "--out"]
     killed = tmp_path / "killed"
     process = subprocess.Popen([sys.executable, "-m", "longeval", *command, killed], stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
@@ -60,7 +60,7 @@ def test_a_killed_run_resumes(longeval, tmp_path):
 def test_what_the_cache_cannot_hold_is_refused_before_any_work(longeval, tmp_path):
     tasks = ["--suite", "ruler", "--tasks", "niah_single_1", "--lengths", "8k", "--limit", "1"]
     command = ["run", "--model", "demo", "--backend", "vllm", *tasks, "--haystack", "stdlib", "--out", tmp_path / "out"]
-    status, _, errors = longeval(*command, "--vllm", "kv_cache_memory_bytes=8388608")
+    status, _, errors = longeval(*command, *MEMORY, "--vllm", "kv_cache_memory_bytes=8388608")
     assert status == 2
     for words in ("GiB KV cache is needed", "available KV cache memory (0.01 GiB)", "--lengths"):
         assert words in " ".join(errors.split())
@@ -88,7 +88,7 @@ def llama(tmp_path_factory):
 
 
 def test_parity_of_all_backends_beyond_the_trained_window(longeval, llama):
-    status, text, _ = longeval("parity", "--model", llama, "--lengths", "100,600", "--vllm", MEMORY)
+    status, text, _ = longeval("parity", "--model", llama, "--lengths", "100,600", *MEMORY)
     assert status == 0
     cells = [line.replace("│", " ").split() for line in text.splitlines() if line.startswith("│")]
     assert [(cell[0], cell[1], cell[-1]) for cell in cells] == [
@@ -101,7 +101,7 @@ def test_parity_of_all_backends_beyond_the_trained_window(longeval, llama):
 
 def test_parity_beyond_the_tolerance_is_exit_status_1(longeval):
     folder = case_with("path_attn", use_forget_gate=True)
-    parity = ("parity", "--model", folder, "--lengths", "300", "--vllm", MEMORY)
+    parity = ("parity", "--model", folder, "--lengths", "300", *MEMORY)
     status, text, errors = longeval(*parity)
     assert status == 0
     assert "left out: transformers" in errors
@@ -118,7 +118,7 @@ def test_benchmark(capsys):
 
     size = {"num_hidden_layers": 2, "hidden_size": 64, "num_heads": 2, "intermediate_size": 64, "vocab_size": 100}
     batches = (bench.Batch(3, 70, 4), bench.Batch(1, 200, 2))
-    options = [MEMORY, "enforce_eager=true", "block_size=512"]
+    options = [*MEMORY[1::2], "enforce_eager=true", "block_size=512"]
     rows = [bench.measure(kind, size, batches, 300, options, "float32") for kind in ("rope", "path-fox")]
     assert [row.memory.relative for row in rows] == [1, pytest.approx(1.11, abs=0.01)]  # transitions and gates
     assert all(seconds > 0 for row in rows for seconds in (*row.seconds.values(), *row.prefill.values()))

@@ -203,10 +203,16 @@ def test_options():
 
 
 def test_defaults_follow_the_longest_text():
-    assert default_options(70_000, cuda=True, v2_runner=True)["max_model_len"] == 70_001
-    assert default_options(None, cuda=True, v2_runner=True)["max_model_len"] is None
-    steps = [default_options(100, cuda=True, v2_runner=v2)["max_num_batched_tokens"] for v2 in (True, False)]
-    assert steps[0] > steps[1]
+    assert default_options(70_000, None, v2_runner=True)["max_model_len"] == 70_001
+    assert default_options(None, 24 << 30, v2_runner=True)["max_model_len"] is None
+
+
+def test_steps_follow_memory_and_runner():
+    def step(gpu_memory, v2_runner):
+        return default_options(70_000, gpu_memory, v2_runner)["max_num_batched_tokens"]
+
+    assert step(140 << 30, True) > step(24 << 30, True) > step(140 << 30, False)
+    assert step(None, True) == step(24 << 30, True)
 
 
 @needs_vllm

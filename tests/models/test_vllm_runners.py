@@ -11,14 +11,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from vllm_engines import GOLDEN, V2, Oracle, case_with, golden, require_vllm
+import torch
+from vllm_engines import CUDA, GOLDEN, V2_ON_CPU, Oracle, case_with, golden, require_vllm
 
 require_vllm()
-if V2:
+if V2_ON_CPU:
     pytest.skip("these start processes of their own", allow_module_level=True)
 
 ROOT = Path(__file__).resolve().parents[2]
 QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+EXACT = {"TRITON_F32_DEFAULT": "tf32x3"}  # of float32 in vLLM's own attention on a GPU
 
 
 def run(arguments, **environment):
@@ -29,8 +31,9 @@ def run(arguments, **environment):
     return answer.stdout
 
 
+@pytest.mark.skipif(CUDA, reason="the default there; VLLM_USE_V2_MODEL_RUNNER=0 chooses V1")
 def test_v2_runner():
-    """On a CPU only with its helper kernels interpreted; on CUDA it is the default."""
+    """On a CPU only with its helper kernels interpreted."""
     tests = Path(__file__).with_name("test_vllm_engine.py")
     environment = {"VLLM_USE_V2_MODEL_RUNNER": "1", "TRITON_INTERPRET": "1", "LONGEVAL_GOLDEN": str(GOLDEN)}
     report = run(["-m", "pytest", "-q", "-p", "no:cacheprovider", tests], **environment)
@@ -46,7 +49,8 @@ from vllm import LLM, SamplingParams
 
 if __name__ == "__main__":
     folder, options, prompts = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
-    options.update(skip_tokenizer_init=True, dtype="float32", enforce_eager=True, kv_cache_memory_bytes=1 << 29)
+    memory = {"kv_cache_memory_bytes": 1 << 29, "gpu_memory_utilization": 0.05}
+    options.update(skip_tokenizer_init=True, dtype="float32", **memory)
     llm = LLM(folder, **options)
     wanted = {"max_tokens": 10, "detokenize": False, "ignore_eos": True, "logprobs": 1, "flat_logprobs": True}
     params = SamplingParams(temperature=0, **wanted)
@@ -75,8 +79,12 @@ def test_plain_vllm(tmp_path, model_type, options):
     prompts = [text[:3], text[10:140], text[20:220]]
     script = tmp_path / "plain.py"
     script.write_text(PLAIN)
-    environment = {"VLLM_CPU_OMP_THREADS_BIND": "0|0"} if "tensor_parallel_size" in options else {}
-    report = run([script, folder, json.dumps(options), json.dumps(prompts)], **environment)
+    ranks = options.get("tensor_parallel_size", 1)
+    if CUDA and torch.cuda.device_count() < ranks:
+        pytest.skip(f"needs {ranks} GPUs")
+    options = options | {"enforce_eager": not CUDA}
+    environment = {"VLLM_CPU_OMP_THREADS_BIND": "0|0"} if ranks > 1 else {}
+    report = run([script, folder, json.dumps(options), json.dumps(prompts)], **EXACT, **environment)
     rows, length = json.loads(report.partition("RESULT")[2])
     config = json.loads((folder / "config.json").read_text())
     assert length == (config["max_position_embeddings"] if model_type == "transformer" else 131_072)

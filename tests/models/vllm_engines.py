@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from safetensors.numpy import load_file
 DEVICE = os.environ.get("LONGEVAL_TEST_DEVICE", "cpu")
 CUDA = DEVICE == "cuda"
 V2 = os.environ.get("VLLM_USE_V2_MODEL_RUNNER", str(int(CUDA))) == "1"  # vLLM's default on CUDA
-V2_ON_CPU = V2 and not CUDA  # its helper kernels interpreted: half a second per step
+V2_ON_CPU = V2 and not CUDA  # its helper kernels interpreted
 # Every golden case where a folder with all of them is at hand, else those that the repository carries.
 GOLDEN = Path(os.environ.get("LONGEVAL_GOLDEN", Path(__file__).parents[1] / "golden"))
 CASES = sorted(path.parent.name for path in GOLDEN.glob("*/golden.safetensors"))
@@ -63,6 +64,32 @@ def _triton_on_cpu() -> None:
             return True
 
     backends["cpu"] = SimpleNamespace(driver=Driver, compiler=None)
+
+
+def score_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's two kernels that run a program per scored token, over all tokens: ten milliseconds each interpreted."""
+    from longeval.models.vllm.engine import prepare_environment
+
+    prepare_environment()
+    from vllm.v1.worker.gpu.sample import logprob
+
+    class Whole:
+        """A kernel's `kernel[grid](...)`."""
+
+        def __init__(self, call: Callable[..., object]) -> None:
+            self.call = call
+
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., object]:
+            return self.call
+
+    def log_softmax(out, logits, row, ids, ids_row, count, vocabulary, **sizes):
+        out.copy_(logits.float().log_softmax(-1).gather(1, ids))
+
+    def ranks(out, logits, row, ids, vocabulary, **sizes):
+        out.copy_((logits >= logits.gather(1, ids[:, None].long())).sum(1))
+
+    monkeypatch.setattr(logprob, "_topk_log_softmax_kernel", Whole(log_softmax))
+    monkeypatch.setattr(logprob, "_ranks_kernel", Whole(ranks))
 
 
 def load(folder: Path, max_length: int = 2600, dtype: str = "float32", **options: Any) -> Any:
