@@ -7,6 +7,7 @@ never saw. Every checkpoint has a run folder of its own, so that what was interr
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -56,11 +57,15 @@ def evaluate(config: RunConfig) -> float:
 def demo(checkpoints: Sequence[str], out: Path, console: Console) -> Comparison:
     """Evaluates `checkpoints`, as many at a time as there are cores, and compares them with RoPE."""
     workers = min(len(checkpoints), os.cpu_count() or 1)
+    ended_by_interrupt = (signal.SIGINT, signal.SIG_DFL)  # at once and without a word, whatever a worker is doing
     console.print(f"[dim]{len(checkpoints)} checkpoints, {workers} at a time, into {out}[/]", highlight=False)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), signal.signal, ended_by_interrupt)
+    try:
         slowest_first = reversed(checkpoints)
         running = {pool.submit(evaluate, demo_config(checkpoint, out)): checkpoint for checkpoint in slowest_first}
         for done, future in enumerate(as_completed(running), start=1):
             what = f"{DEMO}:{running[future]} in {future.result():.0f} s, {done} of {len(running)}"
             console.print(f"[dim]{what}[/]", highlight=False)
+    finally:
+        pool.shutdown(cancel_futures=True)  # what has not begun need not, after an error or an interrupt
     return compare([out / checkpoint for checkpoint in checkpoints], out / BASELINE)

@@ -1,4 +1,4 @@
-"""One way to write where --out says: whatever the file system refuses is one line that names the place."""
+"""One way to write files for the user: whatever the file system refuses is one line that names the place."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from longeval.errors import UserError
 
 
 @contextmanager
-def writing_to(path: Path) -> Iterator[None]:
-    """Turns what the operating system says while `path` is written into a UserError."""
+def writing_to(path: Path, remedy: str = "choose another --out") -> Iterator[None]:
+    """Turns what the operating system says while `path` is written into a UserError that ends with `remedy`."""
     try:
         yield
     except OSError as error:
-        raise UserError(f"cannot write to {path} ({error.strerror}); choose another --out") from error
+        raise UserError(f"cannot write to {path} ({error.strerror}); {remedy}") from error
 
 
 def write_text(path: Path, text: str) -> None:

@@ -17,6 +17,7 @@ import json
 import math
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
@@ -30,6 +31,7 @@ from longeval.jsontext import parse_json
 from longeval.output import writing_to
 
 FORMAT = 1
+_MAKE_ROOM = "make room or allow it, then the same command again goes on"
 _INFO = {"model": str, "suites": list, "cells": list}  # what no table can be made without
 
 
@@ -169,7 +171,7 @@ class RunWriter(RunFolder):
         super().__init__(path)
         self._lock = self._acquire_lock()
         self._drop_torn_row()
-        self._file: IO[str] = (path / "samples.jsonl").open("a")
+        self._file: IO[str] = (path / "samples.jsonl").open("a", encoding="utf-8")
 
     def _acquire_lock(self) -> IO[str]:
         lock = (self.path / ".lock").open("w")
@@ -192,19 +194,21 @@ class RunWriter(RunFolder):
             os.truncate(path, whole)
 
     def append(self, row: Row, nll: npt.NDArray[np.float32] | None = None) -> None:
-        """Persists one finished sample: losses first, then its row, flushed."""
-        if nll is not None:
-            target = self.nll_path(row.id)
-            target.parent.mkdir(exist_ok=True)
-            partial = target.with_suffix(".tmp")
-            with partial.open("wb") as file:
-                np.save(file, nll)
-            partial.replace(target)
-        self._file.write(json.dumps(asdict(row), ensure_ascii=False) + "\n")
-        self._file.flush()
+        """Persists one finished sample: losses first, then its row, flushed. UserError when that fails."""
+        with writing_to(self.path, _MAKE_ROOM):
+            if nll is not None:
+                target = self.nll_path(row.id)
+                target.parent.mkdir(exist_ok=True)
+                partial = target.with_suffix(".tmp")
+                with partial.open("wb") as file:
+                    np.save(file, nll)
+                partial.replace(target)
+            self._file.write(json.dumps(asdict(row), ensure_ascii=False) + "\n")
+            self._file.flush()
 
     def close(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # of a row that could not be flushed, and was said to be lost
+            self._file.close()
         self._lock.close()
 
     def __enter__(self) -> RunWriter:
@@ -217,10 +221,11 @@ class RunWriter(RunFolder):
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Writes JSON so that a reader sees the old file or the new one, never half of one."""
+    """Writes JSON so that a reader sees the old file or the new one, never half of one. UserError when it cannot."""
     partial = path.with_suffix(path.suffix + ".tmp")
-    partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-    partial.replace(path)
+    with writing_to(path, _MAKE_ROOM):
+        partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        partial.replace(path)
 
 
 def create_or_resume(path: Path, decides: dict[str, Any], info: dict[str, Any]) -> RunWriter:

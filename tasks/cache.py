@@ -15,6 +15,7 @@ import os
 import shutil
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def build_cached(
         samples += found
         if len(found) < stop - start:  # the task has no more
             break
-    if entry.exists():
+    with suppress(OSError):  # gone, or in a cache that may only be read
         os.utime(entry)
     return samples[:count]
 

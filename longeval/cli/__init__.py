@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 import typer
@@ -23,12 +24,20 @@ for module in (run, show, compare, export, demo, score, prompt, parity, tasks, d
 app.add_typer(leaderboard.app, name="leaderboard")
 
 
+_INTERRUPTED = 130  # what Typer makes of Ctrl-C
+
+
 def main(argv: list[str] | None = None) -> None:
     """Entry point of the `longeval` command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # whatever the locale: tables and exports are UTF-8
+            stream.reconfigure(encoding="utf-8")
     errors = Console(stderr=True, soft_wrap=True)
     try:
         status = app(argv if argv is not None else sys.argv[1:], prog_name="longeval", standalone_mode=False)
-    except UserError as error:
+        if status == _INTERRUPTED:
+            errors.print("interrupted; the same command again resumes", style="yellow")
+    except (UserError, OSError) as error:  # an OSError says what the system refused, and where
         errors.print(f"error: {error}", style="red", markup=False, highlight=False)
         status = 2
     except TyperException as error:
@@ -36,7 +45,4 @@ def main(argv: list[str] | None = None) -> None:
             sys.exit(2)
         errors.print(f"error: {message}", style="red", markup=False, highlight=False)
         status = 2
-    except (KeyboardInterrupt, typer.Abort):
-        errors.print("interrupted; the same command again resumes", style="yellow")
-        status = 130
     sys.exit(status or 0)

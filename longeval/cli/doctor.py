@@ -35,7 +35,7 @@ def command() -> int:
         table.add_row(f"backend {backend}", answer)
     cache = cache_dir()
     existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
-    writable = "writable" if os.access(existing, os.W_OK) else "NOT writable"
+    writable = "writable" if existing.is_dir() and os.access(existing, os.W_OK) else "NOT writable"
     table.add_row("cache", f"{cache} ({writable}, {shutil.disk_usage(existing).free / 1e9:.0f} GB free)")
     Console().print(table)
     return 1 if unusable else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -52,7 +51,7 @@ def command(
         return 0
     text = _text(comparison, format, allow_partial)
     if out is None:
-        sys.stdout.write(text)
+        typer.echo(text, nl=False)
         return 0
     write_text(out, text)
     errors.print(f"wrote {out}", markup=False, highlight=False)

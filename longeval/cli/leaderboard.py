@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -56,5 +55,5 @@ def merge_files(
     if format is None:
         Console().print(*grids, sep="")
     else:
-        sys.stdout.write(TABLE_FORMATS[format](grids))
+        typer.echo(TABLE_FORMATS[format](grids), nl=False)
     return 0

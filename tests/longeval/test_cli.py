@@ -1,11 +1,18 @@
 """What a user meets on the command line: one line for bad input, exit statuses, tables."""
 
+import errno
 import json
+import os
+import resource
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from byte_tokenizer import byte_tokenizer
+
+from longeval.results.store import RunFolder
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "path_mha_d32"
 
@@ -109,6 +116,69 @@ def test_what_is_wrong_is_said_before_samples_are_built(longeval, tmp_path, monk
     answer = longeval("run", "--model", model, "--suite", "ruler", "--tasks", "vt", "--out", "mine")
     said = {"weights": "damaged", "tokenizer": f"{model} has no tokenizer", "out": "holds notes.txt"}
     refuses(answer, said[broken])
+
+
+def test_a_full_disk_is_one_line_and_loses_no_finished_sample(longeval, tmp_path):
+    command = ("run", "--model", "demo", "--suite", "phonebook", "--lengths", "256", "--limit", "24")
+    longeval(*command, "--out", "undisturbed")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    room = (tmp_path / "undisturbed" / "samples.jsonl").stat().st_size * 2 // 3
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+    try:
+        answer = longeval(*command, "--out", "run")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    refuses(answer, "cannot write to run", "File too large", "goes on")
+    assert 0 < len(RunFolder(tmp_path / "run").rows()) < 24
+    assert longeval(*command, "--out", "run")[0] == 0
+    scores = [(tmp_path / name / "scores.json").read_bytes() for name in ("undisturbed", "run")]
+    assert scores[0] == scores[1]
+
+
+def test_what_the_system_refuses_is_one_line(longeval, tmp_path, monkeypatch):
+    longeval(*RUN, "--out", "run")
+    (tmp_path / "run" / "scores.json").unlink()
+    (tmp_path / "run" / "scores.json").mkdir()
+    refuses(longeval("show", "run", "--rebuild"), "cannot write to run/scores.json", "Is a directory")
+    monkeypatch.setenv("LONGEVAL_CACHE", str(tmp_path / "run" / "manifest.json"))
+    status, text, _ = longeval("doctor")
+    assert (status, "NOT writable" in text) == (0, True)
+
+
+def test_a_cache_that_may_only_be_read(longeval, monkeypatch):
+    def refused(path):
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    longeval(*RUN, "--out", "run")
+    monkeypatch.setattr("os.utime", refused)
+    assert longeval(*RUN, "--out", "again")[0] == 0
+
+
+@pytest.mark.parametrize("stdout", ["closed", "full", "ascii"])
+def test_standard_output_of_any_kind(longeval, stdout):
+    """Closed it takes nothing, full it is an error in one line, and it is UTF-8 in any locale."""
+    longeval(*RUN, "--out", "run")
+    redirect = {"closed": ">&-", "full": ">/dev/full", "ascii": ""}[stdout]
+    command = f"{sys.executable} -m longeval export run --format markdown {redirect}"
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, shell=True, capture_output=True, env=environment, encoding="utf-8", check=False)
+    assert "Traceback" not in done.stderr
+    if stdout == "full":
+        assert done.returncode != 0
+        assert done.stderr.startswith("error: [Errno 28]")
+    else:
+        assert (done.returncode, done.stderr) == (0, "")
+        assert ("±" in done.stdout or "·" in done.stdout) == (stdout == "ascii")
+
+
+def test_an_interrupted_command_says_how_to_go_on(longeval, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("longeval.evaluate.predict", interrupt)
+    status, _, errors = longeval(*RUN, "--out", "run")
+    assert status == 130
+    assert errors.endswith("interrupted; the same command again resumes\n")
 
 
 def test_somebody_elses_half_written_samples(longeval, tmp_path):

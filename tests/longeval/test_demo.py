@@ -1,5 +1,11 @@
 """`longeval demo` with few samples at short lengths."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
+
 import pytest
 
 import longeval.demo
@@ -36,3 +42,16 @@ def test_samples_grow_fewer_with_length():
     counts = [min(config.limit, config.limit_tokens // length) for length in config.lengths]
     assert (config.lengths, counts) == ((256, 512, 1024, 2048, 4096), [32, 32, 32, 16, 8])
     assert config.device == "cpu"
+
+
+def test_an_interrupt_ends_it_at_once(tmp_path):
+    command = [sys.executable, "-m", "longeval", "demo", "--out", str(tmp_path)]
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while not list(tmp_path.glob("*/manifest.json")):
+        assert running.poll() is None
+        time.sleep(0.1)
+    os.killpg(running.pid, signal.SIGINT)  # as a terminal does, to the workers too
+    _, errors = running.communicate(timeout=30)
+    assert running.returncode == 130
+    assert errors.endswith("interrupted; the same command again resumes\n")
+    assert "Traceback" not in errors
