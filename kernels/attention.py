@@ -16,11 +16,11 @@ import triton.language as tl
 from torch import Tensor
 
 from longeval.kernels.causal_prefill import causal
-from longeval.kernels.gates import gate_sums
+from longeval.kernels.gates import gate_sums, span_gate_sums
 from longeval.kernels.paged import append as append_kernel
-from longeval.kernels.paged import close_open_chunks, walk_pages
+from longeval.kernels.paged import close_open_chunks
 from longeval.kernels.paged_decode import attend_pages, carry_queries, merge
-from longeval.kernels.path_prefill import chunks, far_spans, near_spans, walk
+from longeval.kernels.path_prefill import chunks, spans, walk
 from longeval.kernels.plan import CHUNK, Blocks, Plan
 from longeval.kernels.pool import Pool
 from longeval.kernels.reference import ScoreRule
@@ -84,131 +84,120 @@ def prefill(rule: ScoreRule, new: New, plan: Plan, cached: Cached | None = None)
 
     Reads the cache as it was before these tokens; `append` writes them to it afterwards.
     """
-    q = new.q
-    T, HQ = q.shape[:2]
-    out = torch.empty_like(q)
-    partial = out if q.dtype == torch.float32 else out.view(torch.float16)
-    scale = rule.scale * LOG2E
+    out = torch.empty_like(new.q)
     suffix, total = _gates(rule, new, plan)
-    lse = torch.empty(HQ, T, dtype=torch.float32, device=q.device)
-    context = plan.starts if cached is None else cached.context
-    if new.w is None:
-        x, x_scale = q, scale
-        _causal(new, plan, out, partial, lse, suffix, total, context, scale, prefix=cached is not None)
-    else:
-        left_q = _path(new, plan, out, partial, lse, suffix, total, context, scale, prefix=cached is not None)
-        x, x_scale = left_q.transpose(0, 1), 1.0
-    if cached is not None:
-        _over_pages(rule, new, plan, cached, x, x_scale, out, partial, lse)
+    attend = _causal if new.w is None else _path
+    attend(rule, new, plan, cached, out, suffix, total)
     return out
 
 
-def _gates(rule: ScoreRule, new: New, plan: Plan) -> tuple[Tensor, Tensor]:
-    """suffix [HQ, chunks, 2, C] and total [HQ, chunks] of `gate_sums`; empty without a gate.
+def _prefix(rule: ScoreRule, new: New, plan: Plan, cached: Cached | None) -> tuple[Any, ...]:
+    """The arguments that `over_pages` needs; placeholders without a cache."""
+    q = new.q
+    if cached is None:
+        return (*_field(None, q) * 4, q, q, plan.starts, plan.starts, 0, 0.0)
+    pool, N = cached.pool, cached.table.shape[0]
+    H, D = new.k.shape[1:]
+    open_k, open_f = pool.k, pool.k
+    if new.w is not None:
+        open_k = torch.empty(N, H, CHUNK, D, dtype=pool.k.dtype, device=q.device)
+        open_f = torch.empty(N, H, D, D, dtype=new.operand, device=q.device)
+        close_open_chunks[(N, H)](
+            *_field(pool.k, pool.k), *_field(pool.w, pool.k), *_field(pool.beta, pool.k), open_k, open_f,
+            cached.context, cached.table, cached.table.stride(0),
+            H=H, D=D, C=CHUNK, P=pool.layout.size, OP=_tl(new.operand), num_warps=4,
+        )  # fmt: skip
+    fields = (part for field in (pool.k, pool.v, pool.f, pool.g) for part in _field(field, pool.k))
+    gate_scale = rule.gate_scale * LOG2E
+    return (*fields, open_k, open_f, cached.context, cached.table, cached.table.stride(0), gate_scale)
 
-    In log2 units for PaTH, whose queries carry the scale; in units of q k for the others, which scale their scores.
+
+def _gates(rule: ScoreRule, new: New, plan: Plan) -> tuple[Tensor, Tensor]:
+    """suffix [kinds, HQ, chunks, 2, C] and total [kinds, HQ, chunks] of `gate_sums`; empty without a gate.
+
+    PaTH has three kinds, chunks and both spans, in log2 units, because its queries carry the scale. The others have
+    chunks alone, in units of q k, whose scale comes after.
     """
     if new.log_f is None:
         none = torch.empty(0, dtype=torch.float32, device=new.q.device)
         return none, none
-    HQ = new.log_f.shape[1]
-    suffix = torch.empty(HQ, plan.chunks.bound, 2, CHUNK, dtype=torch.float16, device=new.q.device)
-    unit = LOG2E if new.w is not None else 1 / rule.scale
-    total = torch.empty(HQ, plan.chunks.bound, dtype=torch.float32, device=new.q.device)
+    HQ, bound, path = new.log_f.shape[1], plan.chunks.bound, new.w is not None
+    kinds, unit = (3, LOG2E) if path else (1, 1 / rule.scale)
+    suffix = torch.empty(kinds, HQ, bound, 2, CHUNK, dtype=torch.float16, device=new.q.device)
+    total = torch.empty(kinds, HQ, bound, dtype=torch.float32, device=new.q.device)
     heads = min(16, triton.next_power_of_2(HQ))
-    gate_sums[(plan.chunks.bound, triton.cdiv(HQ, heads))](
-        new.log_f, new.log_f.stride(0), suffix, total, plan.chunks.items, plan.starts, plan.chunks.bound,
-        rule.gate_scale * unit, HQ=HQ, HEADS=heads, C=CHUNK, num_warps=4,
+    grid = (bound, triton.cdiv(HQ, heads))
+    gate_sums[grid](
+        new.log_f, new.log_f.stride(0), suffix, total, plan.chunks.items, plan.starts, bound, rule.gate_scale * unit,
+        HQ=HQ, HEADS=heads, C=CHUNK, num_warps=4,
     )  # fmt: skip
+    if path:
+        span_gate_sums[grid](
+            suffix, total, plan.chunks.items, plan.starts, bound, plan.each,
+            HQ=HQ, HEADS=heads, C=CHUNK, S=plan.near.size, LATER=32, num_warps=4,
+        )  # fmt: skip
     return suffix, total
 
 
 def _causal(
-    new: New, plan: Plan, out: Tensor, partial: Tensor, lse: Tensor, suffix: Tensor, total: Tensor,
-    context: Tensor, scale: float, prefix: bool,
-) -> None:  # fmt: skip
-    T, HQ, D = new.q.shape
-    causal[(plan.queries.bound, HQ)](
-        *_rows(new.q), *_rows(new.k), *_rows(new.v), suffix, total, out, partial, out.stride(0), out.stride(1), lse,
-        plan.queries.items, plan.starts, plan.chunks.base, plan.chunks.bound, context, T, scale,
-        G=HQ // new.k.shape[1], D=D, C=CHUNK, GATE=new.log_f is not None, PREFIX=prefix,
-        STAGES=_stages(new.q, D), num_warps=8, maxnreg=128 if D <= 64 else 255,
+    rule: ScoreRule, new: New, plan: Plan, cached: Cached | None, out: Tensor, suffix: Tensor, total: Tensor
+) -> None:
+    HQ, D = new.q.shape[1:]
+    causal[(plan.near.bound, HQ)](
+        *_rows(new.q), *_rows(new.k), *_rows(new.v), suffix, total, *_rows(out), rule.scale * LOG2E,
+        *_prefix(rule, new, plan, cached), plan.near.items, plan.starts, plan.chunks.base, plan.chunks.bound,
+        G=HQ // new.k.shape[1], D=D, C=CHUNK, P=_page_size(cached), OP=_tl(new.q.dtype),
+        GATE=new.log_f is not None, PREFIX=cached is not None,
+        STAGES=_stages(new.q), num_warps=8, maxnreg=128 if D <= 64 else 255,
     )  # fmt: skip
 
 
-def _stages(q: Tensor, D: int) -> int:
-    return 3 if q.dtype != torch.float32 and D <= 128 else 2
-
-
 def _path(
-    new: New, plan: Plan, out: Tensor, partial: Tensor, lse: Tensor, suffix: Tensor, total: Tensor,
-    context: Tensor, scale: float, prefix: bool,
-) -> Tensor:  # fmt: skip
-    """Returns the queries [HQ, T, d] at the left edge of this call's tokens, filled where a prefix needs them."""
-    q, k, v, w, beta = new.q, new.k, new.v, new.w, new.beta
+    rule: ScoreRule, new: New, plan: Plan, cached: Cached | None, out: Tensor, suffix: Tensor, total: Tensor
+) -> None:
+    q, k, w, beta = new.q, new.k, new.w, new.beta
     assert w is not None
     assert beta is not None
     T, HQ, D = q.shape
     H = k.shape[1]
     chunk, near, far = plan.chunks, plan.near, plan.far
-    M = far.size // near.size
+    N, scale = min(D, 64), rule.scale * LOG2E
 
     def work(*shape: int) -> Tensor:
         return torch.empty(shape, dtype=new.operand, device=q.device)
 
-    left_q, right_k, right_f = work(HQ, T, D), work(H, T, D), work(H, chunk.bound, D, D)
+    uw, right_k = work(H, T, D), work(H, T, D)
     near_k, near_f = work(H, T, D), work(H, near.bound, D, D)
-    far_k, far_f = work(H, T, D), work(H, far.bound, D, D)
+    far_k, far_f = work(H, T if far.size < T else 0, D), work(H, far.bound, D, D)
+    partial = out if q.dtype == torch.float32 else out.view(torch.float16)
+    lse = torch.empty(HQ, T, dtype=torch.float32, device=q.device)
     OP, GATE = _tl(new.operand), new.log_f is not None
     chunks[(chunk.bound, H)](
-        *_rows(q), *_rows(k), *_rows(v), *_rows(w), beta, beta.stride(0), suffix, total,
-        partial, out.stride(0), out.stride(1), lse, left_q, right_k, right_f,
-        chunk.items, plan.starts, T, chunk.bound, scale,
+        *_rows(q), *_rows(k), *_rows(new.v), *_rows(w), beta, beta.stride(0),
+        suffix, total, *_rows(partial), lse, uw, right_k, chunk.items, plan.starts, T, chunk.bound, scale,
         G=HQ // H, D=D, C=CHUNK, OP=OP, GATE=GATE, num_warps=4, num_stages=1, maxnreg=168 if D <= 64 else 255,
     )  # fmt: skip
-    near_spans[(near.bound, H)](
-        right_k, right_f, near_k, near_f, near.items, plan.starts, chunk.base, T, chunk.bound, near.bound,
-        D=D, C=CHUNK, M=near.size // CHUNK, OP=OP, num_warps=4,
+    spans[(far.bound, H, D // N)](
+        *_rows(w), uw, right_k, near_k, near_f, far_k, far_f, far.items, plan.starts, near.base,
+        T, near.bound, far.bound, plan.each, D=D, N=N, C=CHUNK, S=near.size, OP=OP, num_warps=4, num_stages=1,
     )  # fmt: skip
-    far_spans[(far.bound, H)](
-        near_k, near_f, far_k, far_f, far.items, plan.starts, near.base, T, near.bound, far.bound,
-        D=D, C=CHUNK, S=near.size, M=M, OP=OP, num_warps=4,
+    walk[(near.bound, HQ)](
+        *_rows(q), *_rows(new.v), *_rows(w), suffix, total, out, *_rows(partial), lse, scale,
+        uw, right_k, near_k, near_f, far_k, far_f, *_prefix(rule, new, plan, cached),
+        near.items, plan.starts, chunk.base, near.base, far.base, T, chunk.bound, near.bound, far.bound, plan.each,
+        G=HQ // H, D=D, C=CHUNK, S=near.size, P=_page_size(cached), OP=OP,
+        HOLD=OP if D <= 64 else tl.float32, GATE=GATE, PREFIX=cached is not None, STAGES=_stages(q),
+        num_warps=8, maxnreg=128 if D <= 64 else 255,
     )  # fmt: skip
-    walk[(plan.queries.bound, HQ)](
-        *_rows(v), suffix, total, out, partial, out.stride(0), out.stride(1), lse, left_q,
-        right_k, right_f, near_k, near_f, far_k, far_f, plan.queries.items, plan.starts,
-        chunk.base, near.base, far.base, context, T, chunk.bound, near.bound, far.bound,
-        G=HQ // H, D=D, C=CHUNK, S=near.size, M=M, OP=OP, GATE=GATE, PREFIX=prefix,
-        STAGES=_stages(q, D), num_warps=4 if D <= 64 else 8,
-    )  # fmt: skip
-    return left_q
 
 
-def _over_pages(
-    rule: ScoreRule, new: New, plan: Plan, cached: Cached, x: Tensor, x_scale: float,
-    out: Tensor, partial: Tensor, lse: Tensor,
-) -> None:  # fmt: skip
-    T, HQ, D = new.q.shape
-    pool, N = cached.pool, cached.table.shape[0]
-    H, path = new.k.shape[1], new.w is not None
-    open_k, open_f = pool.k, pool.k
-    OP = _tl(new.operand)
-    if path:
-        open_k = torch.empty(N, H, CHUNK, D, dtype=pool.k.dtype, device=new.q.device)
-        open_f = torch.empty(N, H, D, D, dtype=new.operand, device=new.q.device)
-        close_open_chunks[(N, H)](
-            *_field(pool.k, pool.k), *_field(pool.w, pool.k), *_field(pool.beta, pool.k), open_k, open_f,
-            cached.context, cached.table, cached.table.stride(0),
-            H=H, D=D, C=CHUNK, P=pool.layout.size, OP=OP, num_warps=4,
-        )  # fmt: skip
-    walk_pages[(plan.queries.bound, HQ)](
-        *_rows(x), x_scale, partial, out, out.stride(0), out.stride(1), lse, open_k, open_f,
-        *_field(pool.k, pool.k), *_field(pool.v, pool.k), *_field(pool.f, pool.k), *_field(pool.g, pool.k),
-        plan.queries.items, plan.starts, cached.context, cached.table, cached.table.stride(0), T,
-        rule.gate_scale * LOG2E,
-        G=HQ // H, H=H, D=D, BM=plan.queries.size, C=CHUNK, P=pool.layout.size, OP=OP,
-        PATH=path, GATE=new.log_f is not None, STAGES=2, num_warps=8,
-    )  # fmt: skip
+def _page_size(cached: Cached | None) -> int:
+    return CHUNK if cached is None else cached.pool.layout.size
+
+
+def _stages(q: Tensor) -> int:
+    """As many tiles on their way as fit into 227 KiB of shared memory."""
+    return (2 if q.dtype == torch.float32 else 3) - (q.shape[2] * q.element_size() > 256)
 
 
 def append(new: New, starts: Tensor, cached: Cached) -> None:
@@ -223,7 +212,7 @@ def append(new: New, starts: Tensor, cached: Cached) -> None:
         *(part for field in (pool.k, pool.v, pool.f, pool.w, pool.beta, pool.g) for part in _field(field, pool.k)),
         cached.pages.items, starts, cached.context, cached.table, cached.table.stride(0),
         G=pool.layout.shape.group, D=D, C=CHUNK, P=pool.layout.size, OP=_tl(new.operand),
-        PATH=new.w is not None, GATE=new.log_f is not None, num_warps=4, num_stages=2,
+        PATH=new.w is not None, GATE=new.log_f is not None, num_warps=4, num_stages=1,
     )  # fmt: skip
 
 
@@ -253,14 +242,15 @@ def decode(rule: ScoreRule, q: Tensor, pool: Pool, table: Tensor, lengths: Tenso
         carry_queries[(N, H)](
             *_rows(q), scale, x, part_o, part_lse, *k, *v, *_field(pool.f, pool.k), *_field(pool.w, pool.k),
             *_field(pool.beta, pool.k), *g, lengths, table, table_n, parts, gate_scale,
-            G=G, ROWS=rows, H=H, D=D, C=CHUNK, P=P, OP=_tl(operand), GATE=gate, num_warps=4,
+            G=G, ROWS=rows, H=H, D=D, C=CHUNK, P=P, OP=_tl(operand), GATE=gate,
+            num_warps=2 if N * H >= 1024 and D <= 64 else 4,
         )  # fmt: skip
     else:
         x, x_strides, x_scale = q, (q.stride(0), q.stride(1) * G, 0, q.stride(1)), scale
     attend_pages[(N, H, splits)](
         x, *x_strides, x_scale, part_o, part_lse, *k, *v, *g, lengths, table, table_n, parts, splits, gate_scale,
         G=G, ROWS=rows, H=H, D=D, C=CHUNK, N=CHUNK, P=P, LATER=32, PATH=path, GATE=gate,
-        STAGES=3 if q.dtype != torch.float32 else 2, num_warps=4,
+        STAGES=3 if q.dtype != torch.float32 else 2, num_warps=2 if D <= 64 else 4,
     )  # fmt: skip
     merge[(N, HQ)](
         part_o, part_lse, out, out.stride(0), out.stride(1), lengths, parts,

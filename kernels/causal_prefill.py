@@ -1,4 +1,4 @@
-"""Plain causal and FoX prefill: attention of new tokens to each other, one pass, keys from newest to oldest.
+"""Plain causal and FoX prefill: attention of new tokens to each other and to their cached prefix, newest keys first.
 
 The gate enters as in `path_prefill`, a bias of keys alone, but in units of the raw score: `scale` applies to both.
 """
@@ -9,98 +9,78 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from longeval.kernels.gates import add_suffix, chunk_suffix
-from longeval.kernels.tiles import SIZES, dot, dot_add, softmax_step
+from longeval.kernels.gates import add_suffix
+from longeval.kernels.paged import over_pages
+from longeval.kernels.tiles import LOWEST, SIZES, dot, dot_add, softmax_step
 
 
 @triton.jit(do_not_specialize=SIZES)
 def causal(
-    q, q_t, q_h, k, k_t, k_h, v, v_t, v_h, suffix, total, out, partial, out_t, out_h, lse,
-    items, starts, chunk_base, slots, context, tokens, scale,
-    G: tl.constexpr, D: tl.constexpr, C: tl.constexpr,
+    q, q_t, q_h, k, k_t, k_h, v, v_t, v_h, suffix, total, out, out_t, out_h, scale,
+    pk, pk_b, pk_h, pv, pv_b, pv_h, pf, pf_b, pf_h, pg, pg_b, pg_h, open_k, open_f, context, table, table_n, gate_scale,
+    items, starts, chunk_base, slots,
+    G: tl.constexpr, D: tl.constexpr, C: tl.constexpr, P: tl.constexpr, OP: tl.constexpr,
     GATE: tl.constexpr, PREFIX: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Two chunks of queries of one head. q, out [tokens, HQ, D], k, v [tokens, H, D] by strides; lse [HQ, tokens].
+    """Two chunks of queries of one head. q, out [tokens, HQ, D], k, v [tokens, H, D] by their strides.
 
-    With a cached prefix the state goes to partial (out's memory) and lse, without the row's gates since the left edge
-    of this call's tokens.
+    The pages' arguments are those of `over_pages`.
     """
     slot = tl.num_programs(0) - 1 - tl.program_id(0)  # longest walks first
     seq = tl.load(items + 2 * slot)
     if seq < 0:
         return
-    block = tl.load(items + 2 * slot + 1)
+    first = tl.load(items + 2 * slot + 1) * 2 * C
     hq = tl.program_id(1)
     head = hq // G
     start = tl.load(starts + seq).to(tl.int64)
     length = (tl.load(starts + seq + 1) - start).to(tl.int32)
-    first = block * 2 * C
     r = tl.arange(0, 2 * C)
-    row = first + r
-    live = row < length
     i = tl.arange(0, C)
     c = tl.arange(0, D)
-    at = hq.to(tl.int64) * tokens + start
-    x = tl.load(q + (start + row)[:, None] * q_t + hq * q_h + c[None, :], mask=live[:, None], other=0.0)
-    k += start * k_t + head * k_h + i[None, :] * k_t + c[:, None]
-    v += start * v_t + head * v_h + i[:, None] * v_t + c[None, :]
+    row = first + r
+    live = row < length
+    q += (start + row)[:, None] * q_t + hq * q_h + c[None, :]
+    x = tl.load(q, mask=live[:, None], other=0.0)
+    acc = tl.zeros([2 * C, D], tl.float32)
+    top = tl.full([2 * C], LOWEST, tl.float32)
+    norm = tl.zeros([2 * C, 8], tl.float32)
+    k += (start + first) * k_t + head * k_h + i[None, :] * k_t + c[:, None]
+    v += (start + first) * v_t + head * v_h + i[:, None] * v_t + c[None, :]
+    k_step = C * k_t.to(tl.int32)
+    v_step = C * v_t.to(tl.int32)
 
-    # The block's own keys, oldest first, so that every row has seen one after the first tile.
-    slot0 = hq.to(tl.int64) * slots + tl.load(chunk_base + seq) + 2 * block
-    suffix += slot0 * 2 * C
-    total += slot0
-    since = tl.zeros([2 * C], tl.float32)  # the row's gates from the left edge of its chunk
-    last = 0.0  # total of the second chunk
     if GATE:
-        last = tl.load(total + 1, mask=first + C < length, other=0.0)
-        halves = suffix + r // C * 2 * C + r % C
-        mine = tl.load(halves, mask=live, other=0.0).to(tl.float32)
-        mine = (mine + tl.load(halves + C, mask=live, other=0.0).to(tl.float32)) * scale
-        since = tl.where(r < C, tl.load(total), last) * scale - mine
-    live_k = first + i < length
-    scores = dot(x, tl.load(k + first.to(tl.int64) * k_t, mask=live_k[None, :], other=0.0)) * scale
-    if GATE:
-        scores += chunk_suffix(suffix, C)[None, :] * scale
-        scores += tl.where(r < C, -mine, since)[:, None]
-    scores = tl.where((r[:, None] >= i[None, :]) & live_k[None, :], scores, float("-inf"))
-    top = tl.max(scores, 1)
-    p = tl.exp2(scores - top[:, None])
-    norm = tl.sum(p, 1)
-    vv = tl.load(v + first.to(tl.int64) * v_t, mask=live_k[:, None], other=0.0)
-    acc = dot(p.to(vv.dtype), vv)
-    if first + C < length:
-        second = first + C
-        live_k = second + i < length
-        scores = dot(x, tl.load(k + second.to(tl.int64) * k_t, mask=live_k[None, :], other=0.0)) * scale
+        slot0 = hq.to(tl.int64) * slots + tl.load(chunk_base + seq) + first // C
+        suffix += slot0 * 2 * C
+        total += slot0
+    for own in tl.static_range(1, -1, -1):  # the block's own chunks
+        edge = first + own * C
+        if edge < length:
+            kept = edge + i < length
+            kk = tl.load(k + own * k_step, mask=kept[None, :], other=0.0)
+            vv = tl.load(v + own * v_step, mask=kept[:, None], other=0.0)
+            scores = dot_add(x, kk, add_suffix(suffix + own * 2 * C, 2 * C, C)) if GATE else dot(x, kk)
+            scores = tl.where(row[:, None] >= (edge + i)[None, :], scores, float("-inf"))
+            top, norm, acc = softmax_step(scores, vv, top, norm, acc, scale)
+            if GATE:
+                top -= tl.load(total + own) * scale
+    for t in tl.range(1, first // C + 1, num_stages=STAGES):  # earlier ones
+        kk = tl.load(k - t * k_step)
         if GATE:
-            scores += chunk_suffix(suffix + 2 * C, C)[None, :] * scale - mine[:, None]
-        scores = tl.where((r[:, None] >= C + i[None, :]) & live_k[None, :], scores, float("-inf"))
-        vv = tl.load(v + second.to(tl.int64) * v_t, mask=live_k[:, None], other=0.0)
-        top, norm, acc = softmax_step(scores, vv, top, norm, acc)
-
-    if GATE:  # from here on a row leaves out its gates since the block's left edge
-        top -= since + tl.where(r < C, 0.0, tl.load(total) * scale)
-    edge = first
-    for _ in tl.range(0, 2 * block, num_stages=STAGES):
-        edge -= C
-        if GATE:
-            total -= 1
-            passed = tl.load(total) * scale
-            suffix -= 2 * C
-            scores = dot_add(x, tl.load(k + edge.to(tl.int64) * k_t), add_suffix(suffix, 2 * C, C)) * scale
+            passed = tl.load(total - t) * scale
+            scores = dot_add(x, kk, add_suffix(suffix - t * (2 * C), 2 * C, C))
         else:
-            scores = dot(x, tl.load(k + edge.to(tl.int64) * k_t)) * scale
-        top, norm, acc = softmax_step(scores, tl.load(v + edge.to(tl.int64) * v_t), top, norm, acc)
+            scores = dot(x, kk)
+        top, norm, acc = softmax_step(scores, tl.load(v - t * v_step), top, norm, acc, scale)
         if GATE:
             top -= passed
 
-    acc = acc / norm[:, None]
-    to = (start + row)[:, None] * out_t + hq * out_h + c[None, :]
     if PREFIX:
-        if tl.load(context + seq) > 0:
-            tl.store(partial + to, acc.to(partial.dtype.element_ty), mask=live[:, None])
-            tl.store(lse + at + row, top + tl.log2(norm), mask=live)
-        else:
-            tl.store(out + to, acc.to(out.dtype.element_ty), mask=live[:, None])
-    else:
-        tl.store(out + to, acc.to(out.dtype.element_ty), mask=live[:, None])
+        norm, acc = over_pages(
+            x, scale, top, norm, acc, seq, hq,
+            pk, pk_b, pk_h, pv, pv_b, pv_h, pf, pf_b, pf_h, pg, pg_b, pg_h, open_k, open_f,
+            context, table, table_n, gate_scale, G, D, C, P, OP, False, GATE, 1 if STAGES == 1 else 2,
+        )  # fmt: skip
+    out += (start + row)[:, None] * out_t + hq * out_h + c[None, :]
+    tl.store(out, (acc / tl.sum(norm, 1)[:, None]).to(out.dtype.element_ty), mask=live[:, None])

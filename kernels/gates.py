@@ -1,4 +1,4 @@
-"""Forget gates as the prefill kernels read them: sums inside each chunk, as an operand of the score product."""
+"""Forget gates as the prefill kernels read them: sums over chunks and spans, as operands of the score product."""
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 from __future__ import annotations
@@ -41,16 +41,49 @@ def gate_sums(
     tl.store(total + heads * slots + slot, tl.sum(gates, 0), mask=heads < HQ)
 
 
-@triton.jit
-def chunk_suffix(suffix, C: tl.constexpr):
-    """The sums of the chunk that `suffix` points to, [C] float32."""
+@triton.jit(do_not_specialize=SIZES)
+def span_gate_sums(
+    suffix, total, items, starts, slots, each,
+    HQ: tl.constexpr, HEADS: tl.constexpr, C: tl.constexpr, S: tl.constexpr, LATER: tl.constexpr,
+):  # fmt: skip
+    """One chunk, HEADS query heads: `gate_sums` once more, to the right edges of the chunk's near and far span.
+
+    suffix [3, HQ, slots, 2, C] and total [3, HQ, slots]: of chunks, near spans of S tokens, far spans of S * each; a
+    span's total stands where its first chunk's would. `total` is summed over LATER chunks at a time.
+    """
+    slot = tl.program_id(0)
+    seq = tl.load(items + 2 * slot)
+    if seq < 0:
+        return
+    chunk = tl.load(items + 2 * slot + 1)
     i = tl.arange(0, C)
-    return tl.load(suffix + i).to(tl.float32) + tl.load(suffix + C + i).to(tl.float32)
+    heads = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
+    known = heads < HQ
+    level = slots.to(tl.int64) * HQ
+    at = heads.to(tl.int64) * slots + slot
+    halves = suffix + at[None, :] * 2 * C + i[:, None]
+    sums = tl.load(halves, mask=known[None, :], other=0.0).to(tl.float32)
+    sums += tl.load(halves + C, mask=known[None, :], other=0.0).to(tl.float32)
+    mine = tl.load(total + at, mask=known, other=0.0)
+    left = (tl.load(starts + seq + 1) - tl.load(starts + seq) + C - 1) // C - chunk  # chunks from this one on
+    for kind in tl.static_range(1, 3):
+        size = S // C if kind == 1 else S // C * each
+        left_in_span = tl.minimum(size - chunk % size, left)
+        after = tl.zeros([HEADS], tl.float32)
+        for first in range(1, left_in_span, LATER):
+            later = first + tl.arange(0, LATER)
+            there = known[:, None] & (later < left_in_span)[None, :]
+            after += tl.sum(tl.load(total + at[:, None] + later[None, :], mask=there, other=0.0), 1)
+        longer = tl.maximum(sums + after[None, :], -60000.0)
+        high = longer.to(tl.float16)
+        tl.store(halves + kind * level * 2 * C, high, mask=known[None, :])
+        tl.store(halves + kind * level * 2 * C + C, (longer - high.to(tl.float32)).to(tl.float16), mask=known[None, :])
+        tl.store(total + kind * level + at, mine + after, mask=known)
 
 
 @triton.jit
 def add_suffix(suffix, R: tl.constexpr, C: tl.constexpr):
-    """The same for R query rows, [R, C]: a start value for their score product.
+    """The sums of the chunk that `suffix` points to, once for each of R query rows, [R, C]: where their product starts.
 
     As a product with ones, because the matrix unit adds it at no cost in registers, where 16 columns per thread would
     have to be fetched one by one.

@@ -131,56 +131,38 @@ def close_open_chunks(
     tl.store(open_f + to * D * D + c[:, None] * D + c[None, :], transition(w, UW, D).to(OP))
 
 
-@triton.jit(do_not_specialize=SIZES)
-def walk_pages(
-    x, x_t, x_h, x_scale, partial, out, out_t, out_h, lse, open_k, open_f,
-    pk, pk_b, pk_h, pv, pv_b, pv_h, pf, pf_b, pf_h, pg, pg_b, pg_h,
-    items, starts, context, table, table_n, tokens, gate_scale,
-    G: tl.constexpr, H: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, C: tl.constexpr, P: tl.constexpr,
-    OP: tl.constexpr, PATH: tl.constexpr, GATE: tl.constexpr, STAGES: tl.constexpr,
+@triton.jit
+def over_pages(
+    x, x_scale, top, norm, acc, seq, hq,
+    pk, pk_b, pk_h, pv, pv_b, pv_h, pf, pf_b, pf_h, pg, pg_b, pg_h, open_k, open_f, context, table, table_n, gate_scale,
+    G: tl.constexpr, D: tl.constexpr, C: tl.constexpr, P: tl.constexpr, OP: tl.constexpr,
+    PATH: tl.constexpr, GATE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """BM new queries of one head over their sequence's cached prefix, newest page first.
+    """Queries of one head go on over their sequence's cached prefix, newest page first; returns norm and acc.
 
-    x: the queries as they stand at the prefix's right edge, by token and head strides, brought to log2 units by
-    x_scale; partial and lse: the softmax state over this call's tokens. Writes the final `out`.
+    x: the queries as they stand at the prefix's right edge, brought to log2 units by x_scale; top, norm, acc: their
+    softmax over this call's tokens. Grids have the query heads as their second dimension.
     """
-    slot = tl.program_id(0)
-    seq = tl.load(items + 2 * slot)
-    if seq < 0:
-        return
     held = tl.load(context + seq)
-    if held == 0:
-        return
-    hq = tl.program_id(1)
     head = hq // G
-    start = tl.load(starts + seq)
-    length = tl.load(starts + seq + 1) - start
-    row = tl.load(items + 2 * slot + 1) * BM + tl.arange(0, BM)
-    live = row < length
     i = tl.arange(0, C)
     c = tl.arange(0, D)
-    token = (start + row).to(tl.int64)
-    to = token[:, None] * out_t + hq * out_h + c[None, :]
-    q = tl.load(x + token[:, None] * x_t + hq * x_h + c[None, :], mask=live[:, None], other=0.0)
-    acc = tl.load(partial + to, mask=live[:, None], other=0.0).to(tl.float32)
-    top = tl.load(lse + hq.to(tl.int64) * tokens + token, mask=live, other=0.0)
-    norm = tl.full([BM], 1.0, tl.float32)
     KEY: tl.constexpr = pk.dtype.element_ty
     pk += head * pk_h
     pv += head * pv_h + i[:, None] * D + c[None, :]
+    x = x.to(KEY)
     offset = 0.0  # gates from the right edge of the page at hand to the prefix's right edge
 
-    page = (held - 1) // P
-    count = held - page * P  # tokens in the page at hand
+    pages = (held + P - 1) // P
+    count = held - (pages - 1) * P  # tokens in the page at hand
     finished = count
     if PATH:
         finished = count // C * C
         if finished < count:
-            number = tl.load(table + seq * table_n + page).to(tl.int64)
+            number = tl.load(table + seq * table_n + pages - 1).to(tl.int64)
             pending = i < count - finished
-            at = (seq * H + head).to(tl.int64)
-            keys = tl.load(open_k + at * C * D + i[None, :] * D + c[:, None])
-            scores = dot(q.to(KEY), keys) * x_scale
+            at = (seq * (tl.num_programs(1) // G) + head).to(tl.int64)
+            scores = dot(x, tl.load(open_k + at * C * D + i[None, :] * D + c[:, None])) * x_scale
             if GATE:
                 gates = pg + number * pg_b + head * pg_h + (hq % G) * P
                 ahead = tl.load(gates + count - 1) - tl.load(gates + finished + i, mask=pending, other=0.0)
@@ -188,19 +170,17 @@ def walk_pages(
             scores = tl.where(pending[None, :], scores, float("-inf"))
             values = tl.load(pv + number * pv_b + finished * D, mask=pending[:, None], other=0.0)
             top, norm, acc = softmax_step(scores, values, top, norm, acc)
-            q = dot(q.to(OP), tl.load(open_f + at * D * D + c[:, None] + c[None, :] * D)).to(q.dtype)
+            x = dot(x.to(OP), tl.load(open_f + at * D * D + c[:, None] + c[None, :] * D)).to(KEY)
 
-    x32 = q.to(tl.float32)
-    for back in range(0, page + 1):
-        number = tl.load(table + seq * table_n + page - back).to(tl.int64)
-        q16 = x32.to(KEY)
+    for back in range(0, pages):
+        number = tl.load(table + seq * table_n + pages - 1 - back).to(tl.int64)
         if GATE:
             gates = pg + number * pg_b + head * pg_h + (hq % G) * P
             edge = tl.load(gates + count - 1)
         for t in tl.range(0, (finished + C - 1) // C, num_stages=STAGES):
             seen = t * C + i < finished
             keys = tl.load(pk + number * pk_b + (t * C + i)[None, :] * D + c[:, None], mask=seen[None, :], other=0.0)
-            scores = dot(q16, keys) * x_scale
+            scores = dot(x, keys) * x_scale
             if GATE:
                 ahead = edge - tl.load(gates + t * C + i, mask=seen, other=0.0)
                 scores += (ahead * gate_scale + offset)[None, :]
@@ -209,10 +189,9 @@ def walk_pages(
             top, norm, acc = softmax_step(scores, values, top, norm, acc)
         if PATH and finished > 0:
             F = tl.load(pf + number * pf_b + head * pf_h + c[:, None] + c[None, :] * D)
-            x32 = dot(x32.to(OP), F)
+            x = dot(x.to(OP), F).to(KEY)
         if GATE:
             offset += edge * gate_scale
         count = P
         finished = P
-
-    tl.store(out + to, (acc / norm[:, None]).to(out.dtype.element_ty), mask=live[:, None])
+    return norm, acc

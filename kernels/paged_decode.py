@@ -15,7 +15,41 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from longeval.kernels.tiles import SIZES, chunk_transform, dot, softmax_step
+from longeval.kernels.tiles import SIZES, chunk_transform, dot, dot_add, softmax_step
+
+
+@triton.jit
+def over_open_chunk(
+    x, part_o, part_lse, k, v, w, beta, g, pending, gate_scale,
+    G: tl.constexpr, D: tl.constexpr, C: tl.constexpr, P: tl.constexpr, OP: tl.constexpr, GATE: tl.constexpr,
+):  # fmt: skip
+    """The queries x of a group meet `pending` <= C tokens, write down their part, and return at the left edge."""
+    i = tl.arange(0, C)
+    c = tl.arange(0, D)
+    r = tl.arange(0, x.shape[0])
+    member = r < G
+    live = i < pending
+    tile = i[:, None] * D + c[None, :]
+    kk = tl.load(k + tile, mask=live[:, None], other=0.0).to(OP)
+    ww = tl.load(w + tile, mask=live[:, None], other=0.0).to(OP)
+    vv = tl.load(v + tile, mask=live[:, None], other=0.0)
+    bb = tl.load(beta + i, mask=live, other=0.0)
+    UW, UY = chunk_transform(kk, ww, bb, C, OP)
+    x16 = x.to(OP)
+    X = dot(x16, tl.trans(ww)).to(OP)
+    scores = dot_add(X, UY, dot(x16, tl.trans(kk)))
+    if GATE:
+        gates = g + r[:, None] * P
+        newest = tl.load(gates + pending - 1, mask=member[:, None], other=0.0)
+        ahead = newest - tl.load(gates + i[None, :], mask=member[:, None] & live[None, :], other=0.0)
+        scores += ahead * gate_scale
+    scores = tl.where(live[None, :], scores, float("-inf"))
+    top = tl.max(scores, 1)
+    p = tl.exp2(scores - top[:, None])
+    norm = tl.sum(p, 1)
+    tl.store(part_o, dot(p.to(vv.dtype), vv) / norm[:, None], mask=member[:, None])
+    tl.store(part_lse, top + tl.log2(norm), mask=member)
+    return dot_add(X, UW, x)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -37,7 +71,6 @@ def carry_queries(
     page = (held - 1) // P
     count = held - page * P
     finished = count // C * C
-    i = tl.arange(0, C)
     c = tl.arange(0, D)
     r = tl.arange(0, ROWS)
     member = r < G
@@ -47,32 +80,21 @@ def carry_queries(
     pf += head * pf_h + c[:, None] + c[None, :] * D  # F^T
     F = tl.load(pf + tl.load(table + seq * table_n + page).to(tl.int64) * pf_b)  # not used if none is finished
 
-    if finished < count:
+    pending = count - finished
+    if pending > 0:
         number = tl.load(table + seq * table_n + page).to(tl.int64)
-        live = i < count - finished
-        kept = live[:, None]
-        k = tl.load(pk + number * pk_b + head * pk_h + (finished + i)[:, None] * D + c[None, :], mask=kept, other=0.0)
-        w = tl.load(pw + number * pw_b + head * pw_h + i[:, None] * D + c[None, :], mask=kept, other=0.0).to(OP)
-        v = tl.load(pv + number * pv_b + head * pv_h + (finished + i)[:, None] * D + c[None, :], mask=kept, other=0.0)
-        beta = tl.load(pb + number * pb_b + head * pb_h + i, mask=live, other=0.0)
-        k = k.to(OP)
-        UW, UY = chunk_transform(k, w, beta, C, OP)
-        x16 = x.to(OP)
-        X = dot(x16, tl.trans(w)).to(OP)
-        scores = dot(x16, tl.trans(k)) - dot(X, UY)
-        if GATE:
-            gates = pg + number * pg_b + head * pg_h + r[:, None] * P
-            newest = tl.load(gates + count - 1, mask=member[:, None], other=0.0)
-            ahead = newest - tl.load(gates + (finished + i)[None, :], mask=member[:, None] & live[None, :], other=0.0)
-            scores += ahead * gate_scale
-        scores = tl.where(live[None, :], scores, float("-inf"))
-        top = tl.max(scores, 1)
-        p = tl.exp2(scores - top[:, None])
-        norm = tl.sum(p, 1)
-        o = dot(p.to(v.dtype), v) / norm[:, None]
-        tl.store(part_o + part[:, None] * D + c[None, :], o, mask=member[:, None])
-        tl.store(part_lse + part, top + tl.log2(norm), mask=member)
-        x -= dot(X, UW)
+        to = part_o + part[:, None] * D + c[None, :]
+        k = pk + number * pk_b + head * pk_h + finished * D
+        v = pv + number * pv_b + head * pv_h + finished * D
+        w = pw + number * pw_b + head * pw_h
+        beta = pb + number * pb_b + head * pb_h
+        g = pg + number * pg_b + head * pg_h + finished
+        if pending <= C // 2:
+            x = over_open_chunk(
+                x, to, part_lse + part, k, v, w, beta, g, pending, gate_scale, G, D, C // 2, P, OP, GATE
+            )
+        else:
+            x = over_open_chunk(x, to, part_lse + part, k, v, w, beta, g, pending, gate_scale, G, D, C, P, OP, GATE)
     else:
         tl.store(part_lse + part, tl.full([ROWS], float("-inf"), tl.float32), mask=member)
 
@@ -130,7 +152,7 @@ def attend_pages(
         offset *= gate_scale
 
     top = tl.full([ROWS], float("-inf"), tl.float32)
-    norm = tl.zeros([ROWS], tl.float32)
+    norm = tl.zeros([ROWS, 1], tl.float32)
     acc = tl.zeros([ROWS, D], tl.float32)
     for back in range(0, last - first):
         page = last - 1 - back
@@ -158,6 +180,7 @@ def attend_pages(
             top, norm, acc = softmax_step(scores, values, top, norm, acc)
         if GATE:
             offset += tl.sum(edge, 1) * gate_scale
+    norm = tl.sum(norm, 1)
     empty = norm == 0.0
     safe = tl.where(empty, 1.0, norm)
     tl.store(part_lse + part, tl.where(empty, float("-inf"), top + tl.log2(safe)), mask=member)

@@ -5,14 +5,14 @@ Built on the device from `cu_seqlens` alone, without a host synchronisation, and
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 CHUNK = 64  # tokens per UT form: fixed by the page layout
-NEAR, FAR = 256, 2048  # tokens per span, where a walk needs one transition per span
-QUERIES = 2 * CHUNK  # query rows per program of a walk
+NEAR = 2 * CHUNK  # tokens per near span, and query rows per program of a walk
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Blocks:
 class Plan:
     """A packed batch of N sequences with T new tokens in all: token `starts[n] + i` is new token i of sequence n.
 
-    starts [N + 1] int32 is cu_seqlens.
+    starts [N + 1] int32 is cu_seqlens. A far span is as long as `each` near spans.
     """
 
     tokens: int
@@ -58,16 +58,22 @@ class Plan:
     chunks: Blocks
     near: Blocks
     far: Blocks
-    queries: Blocks
+    each: int
 
     @staticmethod
-    def of(cu_seqlens: Tensor, tokens: int, far: int = FAR, near: int = NEAR) -> Plan:
-        """cu_seqlens [N + 1] int32 or int64 on the device, from 0 to `tokens`; near divides far, and CHUNK near."""
+    def of(cu_seqlens: Tensor, tokens: int, each: int | None = None) -> Plan:
+        """cu_seqlens [N + 1] int32 or int64 on the device, from 0 to `tokens`.
+
+        A walk over L tokens crosses up to `each` near spans and L / (NEAR each) far ones: fewest when each is near the
+        root of L / NEAR. It is a power of two, by the mean length, which is all the host knows.
+        """
         starts = cu_seqlens.int().contiguous()
         lengths = (starts[1:] - starts[:-1]).long()
         n = lengths.shape[0]
+        if each is None:
+            each = 1 << round(math.log2(max(16, tokens / n / NEAR)) / 2)
 
         def blocks(size: int) -> Blocks:
             return Blocks.of(lengths, size, bound=min(tokens, tokens // size + n))
 
-        return Plan(tokens, starts, blocks(CHUNK), blocks(near), blocks(far), blocks(QUERIES))
+        return Plan(tokens, starts, blocks(CHUNK), blocks(NEAR), blocks(NEAR * each), each)

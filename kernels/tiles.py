@@ -12,14 +12,15 @@ import triton
 import triton.language as tl
 
 LOG2E = 1.4426950408889634
+LOWEST = tl.constexpr(-1e30)  # a softmax's maximum before its first key: -inf would make NaN of a tile without any
 
 # Arguments that change from call to call: one compiled kernel must serve every value.
-SIZES = ["tokens", "slots", "spans", "groups", "chunk_slots", "table_n", "parts", "splits"]
+SIZES = ["tokens", "slots", "nears", "fars", "each", "chunk_slots", "table_n", "parts", "splits"]
 
 
 @triton.jit
 def dot(a, b):
-    """a @ b with float32 sums; float32 operands as three tf32 products each, which keeps their 24 bits."""
+    """a @ b with float32 sums; float32 operands as three tf32 products each, which keeps 22 of their 24 bits."""
     return tl.dot(a, b, input_precision="tf32x3")
 
 
@@ -33,14 +34,14 @@ def dot_add(a, b, c):
 def unit_lower_inverse(A, C: tl.constexpr, OP: tl.constexpr):
     """(I + A)^-1, [C, C] float32, for strictly lower A.
 
-    Diagonal blocks of 16 by elimination, then doubling, `T <- T - T A_level T`. Entries of T and of both products stay
+    Diagonal blocks of 8 by elimination, then doubling, `T <- T - T A_level T`. Entries of T and of both products stay
     below 4 in size (each is some beta * w^T H ... H w), so rounding their operands to float16 is harmless; the
     nilpotent product (I - A)(I + A^2)... has no such bound and loses everything on similar w.
     """
-    B: tl.constexpr = 16
+    B: tl.constexpr = 8
     row = tl.arange(0, C)
     same = (row[:, None] // B) == (row[None, :] // B)
-    D = tl.sum(tl.reshape(tl.where(same, A, 0.0), (C // B, B, C // B, B)), 2)  # [C / 16, 16, 16]
+    D = tl.sum(tl.reshape(tl.where(same, A, 0.0), (C // B, B, C // B, B)), 2)  # [C / B, B, B]
     i = tl.arange(0, B)
     T = tl.zeros_like(D) + tl.where(i[:, None] == i[None, :], 1.0, 0.0)[None, :, :]
     for j in tl.static_range(B - 1):
@@ -50,7 +51,7 @@ def unit_lower_inverse(A, C: tl.constexpr, OP: tl.constexpr):
     b = tl.arange(0, C // B)
     T = tl.where((b[:, None] == b[None, :])[:, None, :, None], T[:, :, None, :], 0.0)
     T = tl.reshape(T, (C, C))
-    for level in tl.static_range(2):
+    for level in tl.static_range(3):
         if (B << level) < C:
             half = row // (B << level)
             pair = row // (B << (level + 1))
@@ -62,16 +63,16 @@ def unit_lower_inverse(A, C: tl.constexpr, OP: tl.constexpr):
 
 @triton.jit
 def chunk_transform(k, w, beta, C: tl.constexpr, OP: tl.constexpr):
-    """k, w [C, D] in OP, beta [C] -> UW = U w [C, D], UY = U strictLower(w k^T) [C, C], both in OP.
+    """k, w [C, D] in OP, beta [C] -> UW = -U w [C, D], UY = -U strictLower(w k^T) [C, C], both in OP.
 
     U = T diag(beta), T = (I + strictLower(diag(beta) w w^T))^-1. From these two follow, with X = lower(q w^T):
-    q at the chunk's left edge = q - X UW;  k at its right edge = k - UY^T w;  F = I - UW^T w;
-    local scores = q k^T - X UY.
+    q at the chunk's left edge = q + X UW;  k at its right edge = k + UY^T w;  F = I + UW^T w;
+    local scores = q k^T + X UY.
     """
     i = tl.arange(0, C)
     below = i[:, None] > i[None, :]
     A = tl.where(below, beta[:, None] * dot(w, tl.trans(w)), 0.0)
-    T = unit_lower_inverse(A, C, OP).to(OP)
+    T = (-unit_lower_inverse(A, C, OP)).to(OP)
     Y = tl.where(below, beta[:, None] * dot(w, tl.trans(k)), 0.0).to(OP)
     return dot(T, (beta[:, None] * w.to(tl.float32)).to(OP)).to(OP), dot(T, Y).to(OP)
 
@@ -79,22 +80,28 @@ def chunk_transform(k, w, beta, C: tl.constexpr, OP: tl.constexpr):
 @triton.jit
 def keys_to_right_edge(k, w, UY):
     """Row j becomes H_last ... H_{j+1} k_j, [C, D] float32."""
-    return k.to(tl.float32) - dot(tl.trans(UY), w)
+    return dot_add(tl.trans(UY), w, k.to(tl.float32))
 
 
 @triton.jit
 def transition(w, UW, D: tl.constexpr):
-    """F = H_first ... H_last = I - UW^T w, [D, D] float32. A query row crosses to the left as q <- q F^T."""
+    """F = H_first ... H_last = I + UW^T w, [D, D] float32. A query row crosses to the left as q <- q F^T."""
     c = tl.arange(0, D)
-    return tl.where(c[:, None] == c[None, :], 1.0, 0.0) - dot(tl.trans(UW), w)
+    return dot_add(tl.trans(UW), w, tl.where(c[:, None] == c[None, :], 1.0, 0.0))
 
 
 @triton.jit
-def softmax_step(scores, v, top, total, acc):
-    """Adds one tile, scores [M, N] in log2 units and v [N, D], to the running softmax (top, total [M], acc [M, D])."""
-    new_top = tl.maximum(top, tl.max(scores, 1))
+def softmax_step(scores, v, top, norm, acc, scale=1.0):
+    """Adds one tile, scores [M, N] and v [N, D], to the running softmax (top [M], norm [M, W], acc [M, D]).
+
+    scale > 0 brings scores to log2 units, in which `top` is. norm holds sums of every W-th column: with W = 8 each
+    thread of the matrix unit's layout keeps its own, and they are added up across threads once, at the end.
+    """
+    M: tl.constexpr = scores.shape[0]
+    W: tl.constexpr = norm.shape[1]
+    new_top = tl.maximum(top, tl.max(scores, 1) * scale)
     shrink = tl.exp2(top - new_top)
-    p = tl.exp2(scores - new_top[:, None])
-    total = total * shrink + tl.sum(p, 1)
+    p = tl.exp2(scores * scale - new_top[:, None])
+    norm = norm * shrink[:, None] + tl.sum(tl.reshape(p, (M, scores.shape[1] // W, W)), 1)
     acc = dot_add(p.to(v.dtype), v, acc * shrink[:, None])
-    return new_top, total, acc
+    return new_top, norm, acc

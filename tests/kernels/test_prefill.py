@@ -21,9 +21,9 @@ def shape(path, gate, d=16, heads=2, kv_heads=1, dtype=torch.float32):
     return Shape(heads, kv_heads, d, dtype, path, gate)
 
 
-def run(batch, dtype, device, near=256, far=512):
+def run(batch, dtype, device, each=None):
     cu = torch.tensor(batch.starts, device=device)
-    out = prefill(batch.rule, batch.new(dtype, device), Plan.of(cu, batch.starts[-1], far, near))
+    out = prefill(batch.rule, batch.new(dtype, device), Plan.of(cu, batch.starts[-1], each))
     return error(out, batch.rounded(dtype).expected())
 
 
@@ -33,7 +33,7 @@ def test_packed_lengths_around_every_tile_edge(path, gate, device):
 
 
 def test_far_spans(device):
-    assert run(tokens([513, 301], shape(True, True, heads=1)), torch.float32, device, near=64, far=128) < 5e-6
+    assert run(tokens([513, 301], shape(True, True, heads=1)), torch.float32, device, each=2) < 5e-6
 
 
 @pytest.mark.parametrize(("d", "heads", "kv_heads"), [(32, 3, 1), (64, 1, 1), (128, 2, 1)])
@@ -96,10 +96,17 @@ def test_sampled_rows_are_the_definition():
 
 
 @gpu
-@modes
-@pytest.mark.parametrize("d", [64, 128])
-def test_bf16_is_as_good_as_pytorch_in_bf16(path, gate, d, device):
-    batch = tokens([513, 1000], shape(path, gate, d, 4, 2)).rounded(torch.bfloat16)
+@pytest.mark.parametrize(
+    ("mode", "d"),
+    [
+        ("causal", 64),
+        ("path", 64),
+        *(("path-fox", d) for d in (16, 32, 64, 128)),
+        *(("fox", d) for d in (16, 128, 256)),
+    ],
+)
+def test_bf16_is_as_good_as_pytorch_in_bf16(mode, d, device):
+    batch = tokens([513, 1000], shape(*MODES[mode], d, 4, 2)).rounded(torch.bfloat16)
     plain = dataclasses.replace(
         batch,
         **{
@@ -108,6 +115,12 @@ def test_bf16_is_as_good_as_pytorch_in_bf16(path, gate, d, device):
         },
     )
     assert run(batch, torch.bfloat16, device) <= 1.2 * error(plain.expected(), batch.expected())
+
+
+@gpu
+@pytest.mark.parametrize(("mode", "d"), [*(("path-fox", d) for d in (16, 32, 64, 128)), ("fox", 128)])
+def test_float32_at_every_head_dimension(mode, d, device):
+    assert run(tokens([129, 511, 512], shape(*MODES[mode], d)), torch.float32, device) < 5e-6
 
 
 @gpu
