@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console, RenderableType
@@ -15,7 +15,7 @@ from rich.table import Table
 from longeval.config import RunConfig
 from longeval.errors import UserError
 from longeval.manifest import decides, default_out, info
-from longeval.models import check_model, load_model, load_tokenizer
+from longeval.models import check_model, find_model, load_model
 from longeval.models.base import Model
 from longeval.plan import Cell, Plan, make_plan
 from longeval.progress import Progress
@@ -24,6 +24,9 @@ from longeval.results.store import Row, RunFolder, RunWriter, create_or_resume, 
 from longeval.results.view import run_view, save_plots
 from longeval.tasks import Sample
 from longeval.types import Generation, TokenScores
+
+if TYPE_CHECKING:
+    from longeval.models.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True)
@@ -50,13 +53,13 @@ def run(config: RunConfig, console: Console | None = None) -> RunResult:
     becomes a row with an error and the run goes on.
     """
     console = console or Console(quiet=True)
-    check_model(config.model, config.backend, config.device, config.vllm)
+    checkpoint = check_model(config.model, config.backend, config.device, config.vllm)
     if config.out:
         reserve(config.out)
     with Progress(console) as progress:
-        plan = _plan(config, progress)
+        plan = _plan(config, checkpoint, progress)
         console.print(f"[dim]{_describe_plan(plan)}[/]", highlight=False)
-        model = load_model(config.model, config.backend, config.dtype, config.device, plan.longest, config.vllm)
+        model = load_model(checkpoint, config.backend, config.dtype, config.device, plan.longest, config.vllm)
         console.print(f"[dim]{model.name}: {_describe_model(model)}[/]", highlight=False)
         deciding = decides(plan, model)
         with create_or_resume(config.out or default_out(deciding, plan), deciding, info(plan, model)) as folder:
@@ -69,7 +72,7 @@ def run(config: RunConfig, console: Console | None = None) -> RunResult:
 def dry_run(config: RunConfig, console: Console) -> RenderableType:
     """A table of what `run` would do: builds the samples, loads no weights."""
     with Progress(console) as progress:
-        plan = _plan(config, progress)
+        plan = _plan(config, find_model(config.model), progress)
     table = Table(title=_describe_plan(plan), title_justify="left", pad_edge=False)
     for column in ("task", "length", "samples", "prompt tokens", "longest"):
         table.add_column(column, justify="left" if column == "task" else "right")
@@ -81,11 +84,11 @@ def dry_run(config: RunConfig, console: Console) -> RenderableType:
     return table
 
 
-def _plan(config: RunConfig, progress: Progress) -> Plan:
-    tokenizer, trained_length = load_tokenizer(config.model)
+def _plan(config: RunConfig, checkpoint: Checkpoint, progress: Progress) -> Plan:
+    tokenizer = checkpoint.tokenizer
     if tokenizer is None:
         raise UserError(f"{config.model} has no tokenizer: add tokenizer.json and tokenizer_config.json to its folder")
-    return make_plan(config, tokenizer, config.trained_length or trained_length, progress.building)
+    return make_plan(config, tokenizer, config.trained_length or checkpoint.trained_length, progress.building)
 
 
 def _describe_model(model: Model) -> str:

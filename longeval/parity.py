@@ -97,7 +97,7 @@ def parity(
     answers: dict[str, dict[int, Answers]] = {}
     left_out: dict[str, str] = {}
     others: dict[str, Callable[[], Any]] = {
-        "vllm": lambda: load_model(name, "vllm", dtype, device, max(lengths) + NEW_TOKENS, vllm),
+        "vllm": lambda: load_model(checkpoint, "vllm", dtype, device, max(lengths) + NEW_TOKENS, vllm),
         "transformers": lambda: PlainTransformers(checkpoint, dtype, device),
     }
     if reason := without_vllm(checkpoint):
@@ -112,7 +112,7 @@ def parity(
     if not answers:
         raise UserError(f"nothing to compare with: {'; '.join(f'{key}: {why}' for key, why in left_out.items())}")
     progress(REFERENCE)
-    reference = load_model(name, REFERENCE, dtype, device, max(lengths) + NEW_TOKENS)
+    reference = load_model(checkpoint, REFERENCE, dtype, device, max(lengths) + NEW_TOKENS)
     largest, mean = TOLERANCES[reference.provenance["dtype"]]
     differences = [
         _compare(backend, reference, texts[length], own, exact)

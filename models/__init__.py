@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from longeval.models.base import Model
+    from longeval.models.checkpoint import Checkpoint
 
 
 def load_model(
-    name: str,
+    model: str | Checkpoint,
     backend: str = "auto",
     dtype: str = "auto",
     device: str = "auto",
     max_length: int | None = None,
     vllm: Sequence[str] = (),
 ) -> Model:
-    """Loads a model. `name`: "demo" or "demo:...", a folder with config.json, a .gguf file, or a hub id.
+    """Loads "demo" or "demo:...", a folder with config.json, a .gguf file, a hub id, or what `find_model` gave.
 
     `backend`: "torch", "vllm", or "auto" (vLLM on CUDA where it is installed, else torch; `provenance` says why).
     `dtype`: float32, bfloat16, float16, float64, or "auto" (float32 on a CPU, else as stored). `device`: cpu, cuda,
@@ -25,46 +26,44 @@ def load_model(
     any work when its cache cannot fit into memory. `vllm`: engine arguments KEY=VALUE. UserError also for a model that
     is not there, broken or unsupported.
     """
-    from longeval.models.checkpoint import find_checkpoint
     from longeval.models.choice import choose_backend
 
-    checkpoint = find_checkpoint(name)
+    checkpoint = find_model(model) if isinstance(model, str) else model
     chosen, why = choose_backend(backend, device, checkpoint, vllm)
-    model: Model
+    loaded: Model
     if chosen == "vllm":
         from longeval.models.vllm.backend import load_vllm
 
-        model = load_vllm(checkpoint, dtype, device, max_length, vllm)
+        loaded = load_vllm(checkpoint, dtype, device, max_length, vllm)
     else:
         from longeval.models.torch_backend import load_torch
 
-        model = load_torch(checkpoint, dtype, device, max_length)
-    model.provenance["backend_reason"] = why
-    return model
+        loaded = load_torch(checkpoint, dtype, device, max_length)
+    loaded.provenance["backend_reason"] = why
+    return loaded
 
 
-def check_model(name: str, backend: str = "auto", device: str = "auto", vllm: Sequence[str] = ()) -> None:
-    """Finds what is wrong with a model before any work: no such model, a backend that cannot run it, weights that are
-    missing, damaged or not those of its config. Reads no values and downloads no weights. Errors as in `load_model`.
-    """
+def find_model(name: str) -> Checkpoint:
+    """What `name` means, with its config, tokenizer and trained window; loads no weights. Errors as in `load_model`."""
     from longeval.models.checkpoint import find_checkpoint
-    from longeval.models.choice import choose_backend
 
-    checkpoint = find_checkpoint(name)
-    choose_backend(backend, device, checkpoint, vllm)
+    return find_checkpoint(name)
+
+
+def check_model(name: str, backend: str = "auto", device: str = "auto", vllm: Sequence[str] = ()) -> Checkpoint:
+    """`find_model`, and finds what is wrong before any work: a backend that cannot run the model, a device that is not
+    here, weights that are missing, damaged or not those of its config. Reads no values and downloads no weights.
+    """
+    from longeval.models.choice import choose_backend
+    from longeval.models.torch_backend import pick_device
+
+    checkpoint = find_model(name)
+    chosen, _ = choose_backend(backend, device, checkpoint, vllm)
+    if chosen == "torch":
+        pick_device(device)
     if checkpoint.hub is None and checkpoint.gguf is None:
         checkpoint.check_weights()
-
-
-def load_tokenizer(name: str) -> tuple[Any, int | None]:
-    """The tokenizer of a model (None for a folder without one) and its trained window (None when unknown).
-
-    Loads no weights. Errors as in `load_model`.
-    """
-    from longeval.models.checkpoint import find_checkpoint
-
-    checkpoint = find_checkpoint(name)
-    return checkpoint.tokenizer, checkpoint.trained_length
+    return checkpoint
 
 
 def backend_problems() -> dict[str, str | None]:

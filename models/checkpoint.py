@@ -28,7 +28,7 @@ _TOKENIZER_FILES = (
     "vocab.txt",
     "spiece.model",
 )
-_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _HUB_TEXT = ["*.json", "*.model", "*.txt", "*.jinja"]
 
 
@@ -97,10 +97,9 @@ class Checkpoint:
             return None
         from transformers import AutoTokenizer, PretrainedConfig
 
-        # transformers does not know fla's model types, and reads them from config.json if it gets no config
-        more = {"config": PretrainedConfig()} if self.is_fla else {}
+        config = PretrainedConfig() if self.is_fla else self.transformers_config  # which does not know fla's types
         try:
-            return AutoTokenizer.from_pretrained(self.folder, gguf_file=self.gguf, local_files_only=True, **more)
+            return AutoTokenizer.from_pretrained(self.folder, gguf_file=self.gguf, local_files_only=True, config=config)
         except Exception as error:  # as above
             raise UserError(f"{self.path}: transformers cannot load the tokenizer ({one_line(error)})") from error
 
@@ -108,12 +107,14 @@ class Checkpoint:
     def eos_ids(self) -> frozenset[int]:
         """Every id that ends a text: generation config (else config) and tokenizer together."""
         path = self.folder / "generation_config.json"
-        generation: dict[str, Any] = {}
-        if self.gguf is None and path.is_file():
-            generation = parse_json(path.read_bytes(), str(path))
+        generation = parse_json(path.read_bytes(), str(path)) if self.gguf is None and path.is_file() else {}
+        if not isinstance(generation, dict):
+            raise UserError(f"{path} is no generation config; mend the file or remove it")
         stated = generation.get("eos_token_id", self.config.get("eos_token_id"))
-        ids = set(stated) if isinstance(stated, list) else {stated}
-        ids.add(getattr(self.tokenizer, "eos_token_id", None))
+        of_tokenizer = getattr(self.tokenizer, "eos_token_id", None)
+        ids = [*(stated if isinstance(stated, list) else [stated]), of_tokenizer]
+        if strange := [eos for eos in ids if not isinstance(eos, int | None)]:
+            raise UserError(f"{self.path}: the eos_token_id {strange[0]!r} is no token id; mend its configs")
         return frozenset(eos for eos in ids if eos is not None)
 
     def fetch_weights(self) -> None:

@@ -65,7 +65,7 @@ class TorchModel:
 
 
 def load_torch(checkpoint: Checkpoint, dtype: str, device: str, max_length: int | None) -> TorchModel:
-    """Loads weights and checks that one sequence of `max_length` tokens fits into memory."""
+    """Loads weights. UserError when they, or then one sequence of `max_length` tokens, do not fit into memory."""
     where = pick_device(device)
     checkpoint.fetch_weights()
     kind = pick_dtype(dtype, checkpoint.config, where)
@@ -75,13 +75,15 @@ def load_torch(checkpoint: Checkpoint, dtype: str, device: str, max_length: int 
         runner = FlaRunner(network)
         implementation = attention.implementation(attention_shape(network.arch, kind), network.arch.window, where)
     else:
-        from longeval.models.transformers_lm import TransformersRunner, load_transformers
+        from longeval.models.transformers_lm import TransformersRunner, load_transformers, weight_bytes
 
+        _check_room(weight_bytes(checkpoint, kind), where, "the model", "use a smaller --dtype or another --device")
         model = load_transformers(checkpoint, kind, where)
         runner = TransformersRunner(model)
         implementation = f"transformers {model.config._attn_implementation}"
     if max_length is not None:
-        _check_memory(runner, max_length)
+        cache = f"the KV cache of a sequence of {max_length:,} tokens"
+        _check_room(runner.bytes_per_token * max_length, where, cache, "choose shorter --lengths or a smaller --dtype")
     provenance = {
         "backend": "torch",
         "dtype": str(kind).removeprefix("torch."),
@@ -146,10 +148,8 @@ def free_memory(device: torch.device) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2  # not Linux: half of what there is
 
 
-def _check_memory(runner: Runner, max_length: int) -> None:
-    needed, free = runner.bytes_per_token * max_length, free_memory(runner.device)
-    if needed > free:
-        raise UserError(
-            f"a sequence of {max_length:,} tokens needs {needed / 2**30:.1f} GiB of KV cache and {runner.device} has "
-            f"{free / 2**30:.1f} GiB free; choose shorter --lengths or a smaller dtype"
-        )
+def _check_room(needed: int, device: torch.device, what: str, remedy: str) -> None:
+    """UserError when `what` takes more than the bytes that are free."""
+    if needed > (free := free_memory(device)):
+        gib = f"{needed / 2**30:.1f} GiB and {device} has {free / 2**30:.1f} GiB free"
+        raise UserError(f"{what} needs {gib}; {remedy}")

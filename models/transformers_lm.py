@@ -22,6 +22,23 @@ from longeval.models.checkpoint import Checkpoint, one_line
 from longeval.models.decoding import LOGIT_BUDGET, TOKENS_PER_CALL
 
 
+def weight_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
+    """Of the model that the config describes, whatever the files hold; 0 for quantised ones, whose config hides it.
+
+    A config that lacks fields describes its architecture's default model, which may be of many gigabytes.
+    """
+    config = checkpoint.transformers_config
+    if getattr(config, "quantization_config", None):
+        return 0
+    auto: Any = AutoModelForCausalLM  # untyped
+    try:
+        with torch.device("meta"):
+            model = auto.from_config(config, dtype=dtype)
+    except Exception as error:  # as below
+        raise UserError(f"{checkpoint.path}: transformers makes no model of its config ({one_line(error)})") from error
+    return sum(int(parameter.nbytes) for parameter in model.parameters())
+
+
 def load_transformers(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> Any:
     """The model of a checkpoint. UserError when transformers cannot load it whole."""
     try:

@@ -27,7 +27,7 @@ def command(
     vllm: VllmOption = None,
 ) -> int:
     """Compare log-probabilities and greedy tokens of the vllm backend and transformers with the torch backend's."""
-    from longeval.models import load_tokenizer
+    from longeval.models import find_model
     from longeval.parity import parity
 
     wanted = tuple(parse_length(length) for length in split_list(lengths or ["512,2k"]))
@@ -35,7 +35,7 @@ def command(
     result = parity(
         model, wanted, dtype, device, tolerance, vllm or (), lambda backend: log.print(f"[dim]{backend} …[/]")
     )
-    Console().print(_table(result, load_tokenizer(model)[0]))
+    Console().print(_table(result, find_model(model).tokenizer))
     for backend, why in result.left_out.items():
         log.print(f"left out: {backend}: {why}", style="yellow", markup=False, highlight=False)
     return 0 if result.passed else 1

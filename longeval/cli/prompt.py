@@ -12,7 +12,7 @@ from rich.text import Text
 from longeval.cli.options import ChatOption, ModelOption, SeedOption, with_task_options
 from longeval.config import parse_length
 from longeval.errors import UserError
-from longeval.models import load_tokenizer
+from longeval.models import find_model
 from longeval.plan import wants_chat
 from longeval.tasks import DoesNotFit, TaskOptions, get_task
 
@@ -30,7 +30,7 @@ def command(
 ) -> int:
     """Print one prompt's exact text and token ids: BOS, chat template and answer prefix included."""
     chosen = get_task(task, options)
-    tokenizer, _ = load_tokenizer(model)
+    tokenizer = find_model(model).tokenizer
     tokens = parse_length(length)
     try:
         samples = chosen.build(tokenizer, tokens, index + 1, seed, chat=wants_chat(chat, tokenizer))

@@ -24,8 +24,7 @@ def evaluate(tmp_path, monkeypatch):
 
     def evaluate(poison=(), **config):
         model = fakes.Model(poison)
-        monkeypatch.setattr("longeval.evaluate.check_model", lambda *_: None)
-        monkeypatch.setattr("longeval.evaluate.load_tokenizer", lambda name: (model.tokenizer, model.trained_length))
+        monkeypatch.setattr("longeval.evaluate.check_model", lambda *_: model)
         monkeypatch.setattr("longeval.evaluate.load_model", lambda *_: model)
         config = {"model": "fake", "suites": ("fake",), "tasks": ("echo",), "out": tmp_path / "run", **config}
         return longeval.evaluate.run(RunConfig(**config)), model.prompts

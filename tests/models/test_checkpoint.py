@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 import longeval
 from longeval.errors import UserError
-from longeval.models import load_model, load_tokenizer
+from longeval.models import check_model, find_model, load_model
 from longeval.models.checkpoint import find_checkpoint
 from longeval.models.torch_backend import pick_dtype
 
@@ -157,10 +157,22 @@ def test_settings_that_cannot_be(fox: Path) -> None:
         ({"dtype": "floot32"}, "dtype 'floot32' is not known; did you mean"),
         ({"device": "gpu"}, "device 'gpu' is not known"),
         ({"device": "cuda:77"}, "device 'cuda:77' is not here"),
-        ({"max_length": 10**12}, "GiB of KV cache"),
+        ({"max_length": 10**12}, r"the KV cache of .* GiB free"),
     ]:
         with pytest.raises(UserError, match=message):
             load_model(str(fox), **settings)  # type: ignore[arg-type]
+
+
+def test_a_device_that_is_not_here_is_found_before_any_work(fox: Path) -> None:
+    with pytest.raises(UserError, match="device 'cuda:77' is not here"):
+        check_model(str(fox), device="cuda:77")
+    assert check_model(str(fox)).name == str(fox)
+
+
+@pytest.mark.parametrize("content", ["[]", '{"eos_token_id": {"a": 1}}', '{"eos_token_id": [1, "</s>"]}'])
+def test_ends_of_text_that_are_no_token_ids(fox: Path, content: str) -> None:
+    (fox / "generation_config.json").write_text(content)
+    assert "mend" in error(fox)
 
 
 def test_dtype_under_either_name() -> None:
@@ -173,7 +185,7 @@ def test_dtype_under_either_name() -> None:
 
 
 def test_without_tokenizer(fox: Path) -> None:
-    assert load_tokenizer(str(fox)) == (None, None)
+    assert find_model(str(fox)).tokenizer is None
     model = load_model(str(fox))
     assert (model.tokenizer, model.bos) == (None, None)
     assert next(iter(model.generate([[1, 2]], 3))).text == ""
@@ -192,14 +204,14 @@ def test_tokenizer_bos_and_ends(fox: Path) -> None:
     assert find_checkpoint(str(fox)).eos_ids == {7, 257}
     (fox / "tokenizer.json").write_text("{")
     with pytest.raises(UserError, match="cannot load the tokenizer"):
-        load_tokenizer(str(fox))
+        _ = find_model(str(fox)).tokenizer
 
 
 def test_trained_window_is_recorded_where_it_means_something(tmp_path: Path) -> None:
     for kind, expected in [("transformer", 50), ("path_attn", None), ("forgetting_transformer-project_fox", None)]:
         config = BASE | {"model_type": kind, "max_position_embeddings": 50}
         folder = write(tmp_path / kind, config, tensors_of(config))
-        assert load_tokenizer(str(folder))[1] == expected
+        assert find_model(str(folder)).trained_length == expected
         assert load_model(str(folder)).trained_length == expected
 
 

@@ -9,7 +9,7 @@ import torch
 from safetensors import safe_open
 
 from longeval.errors import UserError
-from longeval.models import load_model, load_tokenizer
+from longeval.models import find_model, load_model
 from longeval.models.reference import CHECKPOINTS, MORE_SEEDS, TRAINED_LENGTH, data, find_reference, tokenizer, train
 from longeval.models.reference.documents import END, FIRST_TRAINED, KINDS, texts
 from longeval.models.reference.methods import METHODS, new_network
@@ -216,4 +216,4 @@ def test_a_shipped_checkpoint_looks_up_what_it_never_saw():
 
 def test_unknown_names():
     with pytest.raises(UserError, match="did you mean demo:path-fox"):
-        load_tokenizer("demo:pathfox")
+        find_model("demo:pathfox")

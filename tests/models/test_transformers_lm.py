@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from longeval.errors import UserError
-from longeval.models import load_model, load_tokenizer
+from longeval.models import find_model, load_model
 
 SMALL: dict[str, Any] = {
     "hidden_size": 32,
@@ -105,7 +105,7 @@ def test_end_of_text_from_the_generation_config(tmp_path: Path) -> None:
 def test_trained_window_is_no_limit(tmp_path: Path) -> None:
     """Recorded as the config states it, RoPE scaling included; texts may be longer."""
     plain, yarn = make(tmp_path / "a", "llama"), make(tmp_path / "b", "yarn")
-    assert load_tokenizer(str(plain)) == (None, 64)
+    assert find_model(str(plain)).trained_length == 64
     assert load_model(str(yarn)).trained_length == 256
     a, b = load_model(str(plain)).logprobs(IDS), load_model(str(yarn)).logprobs(IDS)
     assert np.isfinite(a).all()
@@ -127,6 +127,22 @@ def test_incomplete_weights(tmp_path: Path) -> None:
         "wrong shape: model.layers.0.self_attn.o_proj.weight",
     ):
         assert part in str(caught.value)
+
+
+def test_a_model_larger_than_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before any of it is made: the system would end the whole process. A config without sizes is such a model."""
+    (make(tmp_path, "llama") / "config.json").write_text('{"model_type": "llama"}')
+    monkeypatch.setattr("longeval.models.torch_backend.free_memory", lambda device: 20 * 2**30)
+    with pytest.raises(UserError, match=r"the model needs 25\.1 GiB and cpu has 20\.0 GiB free"):
+        load_model(str(tmp_path))
+
+
+@pytest.mark.parametrize("sizes", [{"num_attention_heads": 0}, {"hidden_act": "none such"}, {"hidden_size": "large"}])
+def test_configs_that_describe_no_model(tmp_path: Path, sizes: dict[str, object]) -> None:
+    config = make(tmp_path, "llama") / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), **sizes}))
+    with pytest.raises(UserError, match="config"):
+        load_model(str(tmp_path))
 
 
 def test_truncated_file(tmp_path: Path) -> None:
