@@ -32,7 +32,6 @@ from longeval.output import writing_to
 
 FORMAT = 1
 _MAKE_ROOM = "make room or allow it, then the same command again goes on"
-_INFO = {"model": str, "suites": list, "cells": list}  # what no table can be made without
 
 
 @dataclass(frozen=True)
@@ -86,6 +85,36 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "meta": (dict,),
 }
 
+# What no table can be made without.
+_TASK = {"name": _TEXT, "category": _TEXT, "metric": _TEXT, "percent": (bool,)}
+_AVERAGE = {"name": _TEXT, "over": _TEXT, "members": [_TEXT]}
+_SUITE = {
+    "name": _TEXT, "title": _TEXT, "unit": _TEXT, "tasks": [_TASK], "all_tasks": [_TASK], "averages": [_AVERAGE],
+}  # fmt: skip
+_CELL = {
+    "task": _TEXT, "length": _WHOLE, "label": _TEXT, "planned": _WHOLE, "fits": (bool,), "smallest": _WHOLE + _NONE,
+}  # fmt: skip
+_MANIFEST = {
+    "decides": {"longeval": _TEXT, "model": (dict,), "tokenizer_hash": _TEXT, "tasks": (dict,)},
+    "info": {"model": _TEXT, "suites": [_SUITE], "cells": [_CELL]},
+}
+
+
+def _misshapen(value: Any, shape: Any, where: str = "") -> str | None:
+    """The first place in a JSON value that is missing or of another type than `shape` says, or None.
+
+    A shape is a tuple of types, a dict of the shapes of its keys, or a list of the one shape of all items.
+    """
+    if isinstance(shape, tuple):
+        return None if _is(value, shape) else where
+    if not isinstance(value, type(shape)):
+        return where
+    if isinstance(shape, dict):
+        parts = [(value.get(key), part, f"{where}.{key}".lstrip(".")) for key, part in shape.items()]
+    else:
+        parts = [(item, shape[0], f"{where}[{index}]") for index, item in enumerate(value)]
+    return next((found for part in parts if (found := _misshapen(*part)) is not None), None)
+
 
 def _parse_row(line: bytes, where: str) -> Row:
     record = parse_json(line, where)
@@ -123,10 +152,16 @@ class RunFolder:
             raise UserError(f"{manifest} cannot be read ({error.strerror}); choose another run") from error
         if not isinstance(self.manifest, dict) or self.manifest.get("format") != FORMAT:
             raise UserError(f"{manifest} is not of run format {FORMAT}, which this version reads")
-        if not all(isinstance(self.manifest.get(part), dict) for part in ("decides", "info")):
-            raise UserError(f"{manifest} lacks its parts decides and info; choose another run")
-        if lost := [key for key, kind in _INFO.items() if not isinstance(self.manifest["info"].get(key), kind)]:
-            raise UserError(f"{manifest}: its info lacks {', '.join(lost)}; choose another run")
+        if place := _misshapen(self.manifest, _MANIFEST):
+            raise UserError(f"{manifest}: {place} is missing or of the wrong type; choose another run")
+        if strangers := self._undescribed_tasks():
+            raise UserError(f"{manifest} does not describe {', '.join(sorted(strangers))}; choose another run")
+
+    def _undescribed_tasks(self) -> set[str]:
+        """Tasks of cells that no suite has, and of suites without a protocol."""
+        info, protocols = self.manifest["info"], self.manifest["decides"]["tasks"]
+        tasks = {task["name"] for suite in info["suites"] for task in suite["tasks"]}
+        return {cell["task"] for cell in info["cells"]} - tasks | (tasks - protocols.keys())
 
     def rows(self) -> dict[str, Row]:
         """The last row of every finished sample, by sample id. A torn last line is ignored."""

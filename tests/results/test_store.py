@@ -9,9 +9,11 @@ import pytest
 from longeval.errors import UserError
 from longeval.results.store import Row, RunFolder, create_or_resume
 
-DECIDES = {"seed": 0, "tasks": {"ruler/vt": {"version": "1"}}}
-
-INFO = {"model": "m", "suites": [], "cells": [{"task": "ruler/vt", "length": 4096}]}
+DECIDES = {"longeval": "0", "model": {}, "tokenizer_hash": "t", "seed": 0, "tasks": {"ruler/vt": {"version": "1"}}}
+VT = {"name": "ruler/vt", "category": "tracing", "metric": "recall", "percent": True}
+RULER = {"name": "ruler", "title": "RULER", "unit": "tokens", "tasks": [VT], "all_tasks": [VT], "averages": []}
+CELL = {"task": "ruler/vt", "length": 4096, "label": "4k", "planned": 2, "fits": True, "smallest": None}
+INFO = {"model": "m", "suites": [RULER], "cells": [CELL]}
 
 
 def row(index: int, **more) -> Row:
@@ -56,7 +58,7 @@ def test_nll_is_there_before_its_row(tmp_path):
 def test_another_configuration_is_refused_with_its_keys(tmp_path):
     create_or_resume(tmp_path, DECIDES, INFO).close()
     with pytest.raises(UserError, match=r"seed: 0 there, 1 now; tasks\.ruler/vt\.version: 1 there, 2 now"):
-        create_or_resume(tmp_path, {"seed": 1, "tasks": {"ruler/vt": {"version": "2"}}}, INFO)
+        create_or_resume(tmp_path, DECIDES | {"seed": 1, "tasks": {"ruler/vt": {"version": "2"}}}, INFO)
 
 
 def test_information_does_not_decide(tmp_path):
@@ -128,6 +130,26 @@ def test_broken_manifest(tmp_path, manifest):
 
 
 @pytest.mark.parametrize(
+    ("part", "change", "named"),
+    [
+        ("info", {"cells": [{}]}, r"info\.cells\[0\]\.task is missing"),
+        ("info", {"cells": [CELL, 2]}, r"info\.cells\[1\] is missing or of the wrong type"),
+        ("info", {"cells": [CELL | {"label": 4}]}, r"info\.cells\[0\]\.label"),
+        ("info", {"suites": [RULER | {"tasks": [VT | {"percent": 1}]}]}, r"info\.suites\[0\]\.tasks\[0\]\.percent"),
+        ("info", {"cells": [CELL | {"task": "ruler/cwe"}]}, "does not describe ruler/cwe"),
+        ("decides", {"tasks": {}}, "does not describe ruler/vt"),
+        ("decides", {"model": None}, r"decides\.model"),
+    ],
+)
+def test_what_is_missing_in_a_manifest_is_named(tmp_path, part, change, named):
+    manifest = {"format": 1, "decides": DECIDES, "info": INFO}
+    manifest[part] = manifest[part] | change
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match=rf"manifest\.json:? {named}"):
+        RunFolder(tmp_path)
+
+
+@pytest.mark.parametrize(
     ("field", "value"),
     [("id", 1), ("length", "4k"), ("score", "1"), ("scores", {"recall": "x"}), ("meta", []), ("references", "a")],
 )
@@ -139,7 +161,7 @@ def test_a_row_of_wrong_types_is_named(tmp_path, field, value):
 
 
 def test_a_row_of_another_run_is_named(tmp_path):
-    info = INFO | {"cells": [{"task": "ruler/vt", "length": 8192}]}
+    info = INFO | {"cells": [CELL | {"length": 8192}]}
     with create_or_resume(tmp_path, DECIDES, info) as folder:
         folder.append(row(0))
     with pytest.raises(UserError, match="ruler/vt at 4096 is no part of this run"):
