@@ -204,7 +204,7 @@ class Task(ABC):
         data_dir = self.options.data_dir
         sources = ", ".join(corpus.source(data_dir) for corpus in self.corpora)
         absent = [corpus for corpus in self.corpora if corpus.locate(data_dir) is None]
-        missing = [corpus for corpus in absent if corpus.fetch is None]
+        missing = [corpus for corpus in absent if not corpus.reachable()]
         problem = "; ".join(f"{corpus.name} not found: {corpus.remedy()}" for corpus in missing)
         return DataStatus(sources, problem or None, fetched=bool(absent))
 

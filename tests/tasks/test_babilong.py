@@ -26,8 +26,8 @@ def offline(monkeypatch, tmp_path_factory):
     """No hub; tests that want one say so."""
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("datasets")))
     hub = SimpleNamespace(answers=False)
-    for module in ("hub", "source", "books", "counting"):
-        monkeypatch.setattr(f"longeval.tasks.babilong.{module}.hub_answers", lambda: hub.answers)
+    for module in ("corpora", "babilong.hub", "babilong.source"):
+        monkeypatch.setattr(f"longeval.tasks.{module}.hub_answers", lambda: hub.answers)
     return hub
 
 

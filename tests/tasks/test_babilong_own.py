@@ -25,8 +25,8 @@ TASKS = list(protocol.TASKS)
 @pytest.fixture(autouse=True)
 def offline(monkeypatch, tmp_path_factory):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("datasets")))
-    for module in ("hub", "source", "books", "counting"):
-        monkeypatch.setattr(f"longeval.tasks.babilong.{module}.hub_answers", lambda: False)
+    for module in ("corpora", "babilong.hub", "babilong.source"):
+        monkeypatch.setattr(f"longeval.tasks.{module}.hub_answers", lambda: False)
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def test_order_of_the_search(tmp_path, package):
 
 
 def test_missing_data_says_how_to_get_it():
-    with pytest.raises(UserError, match=r"run `pip install x`, put letters\.txt into --data-dir"):
+    with pytest.raises(UserError, match=r"run `pip install x`, or put letters\.txt into --data-dir"):
         corpus(module="no_such_package_anywhere", module_path="l.txt", install="pip install x").require()
 
 
@@ -58,6 +58,30 @@ def test_a_failed_fetch_is_one_line_and_leaves_nothing():
         corpus(hub_id="a/b", fetch=fetch).require()
     assert "\n" not in str(error.value)
     assert corpus(hub_id="a/b").locate() is None
+
+
+@pytest.mark.parametrize("kept", ["nothing", "snapshot", "datasets"])
+@pytest.mark.parametrize("answers", [False, True])
+def test_what_the_hub_cannot_bring_is_a_problem_before_any_work(tmp_path, monkeypatch, kept, answers):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path))
+    monkeypatch.setattr("longeval.tasks.corpora.hub_answers", lambda: answers)
+    monkeypatch.setattr("longeval.tasks.corpora.find_spec", lambda module: None)
+    if kept == "snapshot":
+        monkeypatch.setattr("longeval.tasks.corpora.hub_snapshot", lambda repository, kind: tmp_path)
+    if kept == "datasets":
+        (tmp_path / "rajpurkar___squad_v2").mkdir()
+    status = get_task("ruler/qa_1").data_status()
+    reached = answers or kept != "nothing"
+    assert status.at_hand.partition(":")[0] == ("from the hub" if reached else "no")
+    assert ("hub rajpurkar/squad_v2" in status.source) == reached
+    if not reached:
+        assert status.problem.startswith("squad not found: run `pip install")
+
+
+def test_ways_to_get_a_corpus():
+    assert corpus().remedy() == "put letters.txt into --data-dir"
+    assert corpus(install="pip install x").remedy() == "run `pip install x`, or put letters.txt into --data-dir"
+    assert corpus(hub_id="a/b").remedy() == "put letters.txt into --data-dir, or go online for a/b"
 
 
 def test_digests(tmp_path):
