@@ -10,6 +10,7 @@ from typing import Any
 from longeval.results.depths import DepthGrid
 from longeval.results.positions import WINDOW, PositionLoss
 from longeval.results.statistics import student_quantile
+from longeval.results.tables import runs_by_window
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 _FIRST_POSITION = 128
@@ -25,6 +26,7 @@ _PALETTE = [
     "#79706e",
     "#ff9da6",
 ]
+_NEUTRAL = "#888888"  # on light ground and on dark
 Point = dict[str, Any]
 Colours = dict[str, str]
 
@@ -74,7 +76,7 @@ def curves(
     if x["type"] == "quantitative":
         last, first = max(point["length"] for point in points), min(point["length"] for point in points)
         windows = {p["run"]: p["window"] for p in points if p["window"] and first <= p["window"] <= last}
-        layers += _window_rules(windows, x, colour)
+        layers += _window_rules(windows, x)
     return _spec({"values": list(points)}, layers)
 
 
@@ -94,18 +96,21 @@ def _length_axis(labels: Mapping[int, str], unit: str) -> dict[str, Any]:
     }
 
 
-def _window_rules(windows: Mapping[str, int], x: Mapping[str, Any], colour: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Dotted lines at trained windows, when there are any: a layer without data is a warning in the browser."""
-    values = [
-        {"run": run, x["field"]: window, "about": f"{run}: trained window {window:,}"}
-        for run, window in windows.items()
+def _window_rules(windows: Mapping[str, int], x: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Dotted lines at trained windows, each with its name; none without windows, as a layer without data is a warning
+    in the browser."""
+    if not windows:
+        return []
+    runs = runs_by_window(windows)
+    names = {window: f" ({', '.join(of_window)})" if len(runs) > 1 else "" for window, of_window in runs.items()}
+    values = [{x["field"]: window, "about": f"trained window {window:,}{names[window]}"} for window in runs]
+    encoding = {"x": dict(x), "color": {"value": _NEUTRAL}}
+    name = {"y": {"value": 0}, "text": {"field": "about"}}
+    layers = [
+        {"mark": {"type": "rule", "strokeDash": [2, 4], "strokeWidth": 1.5}, "encoding": encoding},
+        {"mark": {"type": "text", "baseline": "bottom", "dy": -3}, "encoding": encoding | name},
     ]
-    layer = {
-        "data": {"values": values},
-        "mark": {"type": "rule", "strokeDash": [2, 4], "strokeWidth": 1.5},
-        "encoding": {"x": dict(x), "color": dict(colour), "tooltip": {"field": "about"}},
-    }
-    return [layer] if values else []
+    return [{"data": {"values": values}, **layer} for layer in layers]
 
 
 def heatmap(grid: DepthGrid, labels: Mapping[int, str], unit: str) -> dict[str, Any]:
@@ -160,7 +165,7 @@ def losses(by_run: Mapping[str, PositionLoss], colours: Colours, windows: Mappin
                 buckets.append({"run": run, "position": middle, "low": bucket.loss - half, "high": bucket.loss + half})
     longest = max(loss.last for loss in by_run.values())
     x = {"field": "position", "type": "quantitative", "title": "position in the document (tokens)",
-         "scale": {"domain": [0, longest], "nice": False}}  # fmt: skip
+         "scale": {"domain": [0, longest], "nice": False}, "axis": {"tickCount": 12}}  # fmt: skip
     y = {"type": "quantitative", "title": f"loss (nats), moving average of {WINDOW}", "scale": {"zero": False}}
     colour = _colour(colours, by_run, legend=True)
     tooltip = [{"field": name} for name in ("run", "position", "loss")]
@@ -174,7 +179,7 @@ def losses(by_run: Mapping[str, PositionLoss], colours: Colours, windows: Mappin
         error = {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": colour}
         layers.append({"data": {"values": buckets}, "mark": {"type": "rule", "strokeWidth": 2}, "encoding": error})
     reached = {run: n for run in by_run if (n := windows[run]) is not None and n < longest}
-    layers += _window_rules(reached, x, colour)
+    layers += _window_rules(reached, x)
     return _spec({"values": lines}, layers)
 
 

@@ -108,7 +108,7 @@ class Grid:
         for stub in self.stubs:
             table.add_column(stub, no_wrap=True)
         for column in self.columns[start:stop]:
-            table.add_column(column, justify="right")
+            table.add_column(column, justify="right", overflow="fold")  # a number cut short would be another number
         for group in self.groups:
             table.add_section()
             above: Line | None = None

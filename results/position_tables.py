@@ -9,7 +9,7 @@ from longeval.results.grid import Entry, Grid, Line
 from longeval.results.positions import PositionLoss, Span, run_positions
 from longeval.results.runs import Run
 from longeval.results.statistics import Mean, student_interval
-from longeval.results.tables import interval, number, record, short_name
+from longeval.results.tables import interval, number, record, runs_by_window, short_name
 
 Place = tuple[str, int]  # task, length
 
@@ -56,8 +56,16 @@ def _grid(
         lines.append(Line((f"{first:,}–{last:,}{star}",), entries))
     task, length = place
     notes = [f"{documents_note(losses)} · loss (nats per token) with 95 % intervals"]
-    notes += [f"* beyond the trained window of {label}, {window:,} tokens" for label, window in reached.items()]
+    notes += _window_notes(reached, everyone=len(reached) == len(losses))
     return Grid(f"{task} · {length:,} tokens · loss by position, {kind}", ("positions",), list(losses), [lines], notes)
+
+
+def _window_notes(reached: Mapping[str, int], everyone: bool) -> list[str]:
+    """What stars mean, once for all runs with the same trained window."""
+    runs = runs_by_window(reached)
+    if everyone and len(runs) == 1:
+        return [f"* beyond the trained window of {next(iter(runs)):,} tokens"]
+    return [f"* beyond the trained window of {', '.join(labels)}, {window:,} tokens" for window, labels in runs.items()]
 
 
 def documents_note(losses: Mapping[str, PositionLoss]) -> str:

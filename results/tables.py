@@ -248,6 +248,14 @@ def window_note(info: Mapping[str, Any], suite: Mapping[str, Any]) -> list[str]:
     return [f"* beyond the trained window of {info['trained_length']:,} tokens"] if beyond else []
 
 
+def runs_by_window(windows: Mapping[str, int]) -> dict[int, list[str]]:
+    """The runs of every trained window."""
+    runs: dict[int, list[str]] = {}
+    for run, window in windows.items():
+        runs.setdefault(window, []).append(run)
+    return runs
+
+
 def suite_notes(suite: Mapping[str, Any]) -> list[str]:
     """Whether tasks of the suite are missing."""
     missing = len(suite["all_tasks"]) - len(suite["tasks"])

@@ -8,7 +8,8 @@ import pytest
 from run_folders import build_run
 from scipy import stats
 
-from longeval.results.position_tables import position_grids
+from longeval.results import charts
+from longeval.results.position_tables import position_grids, positions_by_place
 from longeval.results.runs import load_runs
 from longeval.results.text_files import as_csv
 
@@ -31,7 +32,26 @@ def test_buckets_side_by_side(runs):
         assert [entry.best for entry in line.entries] == [False, True]
     assert buckets.notes[0].startswith("worse: n = 6 documents, better: n = 5 documents · ")
     assert position_grids(runs[:1])[0].notes[0].startswith("n = 6 documents · ")
-    assert "* beyond the trained window of worse, 40 tokens" in buckets.notes
+    assert buckets.notes[1:] == ["* beyond the trained window of 40 tokens"]
+
+
+def test_every_trained_window_is_named_with_its_runs(runs, tmp_path):
+    more = {"b": 40, "c": 80, "d": 4096}
+    for name, trained in more.items():
+        build_run(tmp_path / name, name, "perplexity", tasks=["stdlib"], lengths=(256,), n=5, trained=trained)
+    compared = [runs[0], *load_runs([tmp_path / name for name in more])]
+    assert position_grids(compared)[0].notes[1:] == [
+        "* beyond the trained window of worse, b, 40 tokens",
+        "* beyond the trained window of c, 80 tokens",
+    ]
+    ((_, losses_of),) = positions_by_place(compared).items()
+    windows = {run.label: run.info["trained_length"] for run in compared}
+    rule, text = charts.losses(losses_of, charts.run_colours(windows), windows)["layer"][-2:]
+    assert (rule["mark"]["type"], text["mark"]["type"]) == ("rule", "text")
+    assert rule["data"]["values"] == [
+        {"position": 40, "about": "trained window 40 (worse, b)"},
+        {"position": 80, "about": "trained window 80 (c)"},
+    ]
 
 
 def test_every_number_is_that_of_the_loss_files(runs):

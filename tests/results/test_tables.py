@@ -33,6 +33,12 @@ def test_six_lengths_fit(width):
     assert "…" not in text
 
 
+def test_a_column_too_wide_for_the_terminal_loses_no_digit():
+    text = shown(manifest([task("s/niah_multiquery")]), rows("s/niah_multiquery", [1.0, 0.98, 1.0, 1.0]), 20)
+    assert "…" not in text
+    assert "".join(line[-5:].strip() for line in text.splitlines()[3:6]).startswith("99.5±0.5")
+
+
 def test_marks():
     plan = manifest([task("s/a"), task("s/b")], lengths=(4096, 8192), planned=4, unfit={("s/b", 4096)}, trained=4096)
     data = rows("s/a", [1.0, None]) + rows("s/a", [1.0] * 4, 8192, truncated=True) + rows("s/b", [0.0] * 4, 8192)
