@@ -18,6 +18,7 @@ CHOICES = {
 }
 
 LONGEST = 2**30  # no benchmark's texts reach further; a typing slip may
+MOST_SAMPLES = 1_000_000  # of a cell, likewise
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class RunConfig:
         for name, value in self._counts().items():
             if value is not None and value < 1:
                 raise UserError(f"--{name} must be at least 1, not {value}")
+        if self.limit is not None and self.limit > MOST_SAMPLES:
+            raise UserError(f"--limit must be at most {MOST_SAMPLES:,} samples per cell, not {self.limit:,}")
         if self.seed < 0:
             raise UserError(f"--seed must not be negative, but is {self.seed}")
         if any(length < 0 for length in self.lengths):

@@ -107,7 +107,8 @@ def make_plan(
         progress(f"{task.name} {task.length_label(length)}")
         cells.append(_plan_cell(task, length, config, tokenizer, chat))
     if not any(cell.fits for cell in cells):
-        needs = ", ".join(f"{cell.task.name} needs {cell.smallest:,}" for cell in cells[:4])
+        smallest = {cell.task.name: cell.smallest for cell in cells}
+        needs = ", ".join(f"{name} needs {size:,}" for name, size in list(smallest.items())[:4])
         raise UserError(f"no chosen task fits the chosen lengths ({needs}); choose longer --lengths")
     return Plan(config, tokenizer, chat, options, cells)
 

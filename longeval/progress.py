@@ -46,6 +46,8 @@ class Progress:
         if self._task is None:
             self._task = self._bar.add_task("", total=None, speed="")
         self._bar.update(self._task, description=f"building {label}")
+        if time.monotonic() - self._logged > LOG_EVERY:
+            self._log_line(f"building {label}")
 
     def start(self, total_tokens: int) -> None:
         """Prediction begins; `total_tokens` prompt tokens are planned, finished ones included."""
@@ -86,12 +88,15 @@ class Progress:
             self._bar.update(self._task, completed=self._seen, description=self._label, speed=self._speed())
 
     def _log(self) -> None:
-        if self._console.is_terminal or self._console.quiet:
-            return
-        self._logged = time.monotonic()
         share = self._seen / self._total if self._total else 0.0
         line = f"{self._label} · {share:.0%} of {self._total:,} tokens"
         if self._prompted:
-            left = (self._total - self._seen) * (self._logged - self._started) / self._prompted
+            left = (self._total - self._seen) * (time.monotonic() - self._started) / self._prompted
             line += f" · {self._speed()} · {timedelta(seconds=round(left))} left"
-        self._console.print(line, highlight=False)
+        self._log_line(line)
+
+    def _log_line(self, line: str) -> None:
+        """A line where there is no bar."""
+        self._logged = time.monotonic()
+        if not self._console.is_terminal:  # a quiet console prints nothing by itself
+            self._console.print(line, markup=False, highlight=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -20,7 +20,7 @@ LengthsOption = Annotated[
     list[str] | None, typer.Option("--lengths", help="Lengths as 4096 or 4k (= 4096), comma-separated.")
 ]
 ChatOption = Annotated[str, typer.Option("--chat", help="Chat template: auto (when the tokenizer has one), on, off.")]
-SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of the samples.")]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, metavar="<int>", help="Seed of the samples.")]
 VllmOption = Annotated[
     list[str] | None,
     typer.Option("--vllm", help="Engine argument KEY=VALUE of the vllm backend, such as max_num_seqs=64; repeatable."),
@@ -35,6 +35,11 @@ WithOption = Annotated[
 OutOption = Annotated[Path | None, typer.Option("--out", help="Where to write.")]
 
 
+def _option(field: Field[Any]) -> Any:
+    """Named outright, as Typer would add a --no-… to a flag."""
+    return typer.Option(f"--{field.name.replace('_', '-')}", help=field.metadata["help"])
+
+
 def with_task_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Gives `command(..., options: TaskOptions)` one command-line option for every field of TaskOptions."""
     hints = get_type_hints(TaskOptions)
@@ -45,7 +50,7 @@ def with_task_options(command: Callable[..., Any]) -> Callable[..., Any]:
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=field.default,
-            annotation=Annotated[hints[field.name], typer.Option(help=field.metadata["help"])],
+            annotation=Annotated[hints[field.name], _option(field)],
         )
         for field in fields(TaskOptions)
     ]

@@ -22,7 +22,7 @@ def command(
     task: Annotated[str, typer.Argument(help="suite/task, for example ruler/niah_single_1.", show_default=False)],
     model: ModelOption,
     length: Annotated[str, typer.Option("--length", help="4096 or 4k (= 4096).")] = "4k",
-    index: Annotated[int, typer.Option("--index", min=0, help="Which sample.")] = 0,
+    index: Annotated[int, typer.Option("--index", min=0, metavar="<int>", help="Which sample.")] = 0,
     seed: SeedOption = 0,
     chat: ChatOption = "auto",
     *,

@@ -24,7 +24,10 @@ def command(
     lengths: LengthsOption = None,
     limit: Annotated[int | None, typer.Option("--limit", help="Samples per cell.")] = None,
     limit_tokens: Annotated[
-        str | None, typer.Option("--limit-tokens", help="Fewer samples where they times the length would be more: 64k.")
+        str | None,
+        typer.Option(
+            "--limit-tokens", help="Most tokens per cell, as 64k: long cells get fewer samples, one at least."
+        ),
     ] = None,
     seed: SeedOption = 0,
     backend: Annotated[str, typer.Option(help="auto, torch or vllm.")] = "auto",

@@ -15,7 +15,8 @@ def command(
     file: Annotated[
         Path,
         typer.Argument(
-            help='JSONL rows {"task": "suite/task", "prediction", "references", …"all_classes", "question", "length"}.',
+            help='JSONL rows {"task": "suite/task", "prediction": "…", "references": ["…"], "length": 4096}, '
+            'with "question" for BABILONG and "all_classes" for LongBench-E\'s trec.',
             show_default=False,
         ),
     ],

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -39,6 +40,7 @@ def refuses(answer, *words):
         ((*RUN, "--sede", "1"), ["--sede", "--seed"]),
         ((*RUN, "--limit", "x"), ["--limit"]),
         ((*RUN, "--limit", "0"), ["--limit", "at least 1"]),
+        ((*RUN, "--limit", "9" * 24), ["--limit", "at most 1,000,000"]),
         ((*RUN, "--lengths", "4kk"), ["4kk", "4096"]),
         ((*RUN, "--backend", "torhc"), ["torch"]),
         ((*RUN, "--dtype", "float99"), ["float99", "float32"]),
@@ -68,6 +70,12 @@ def refuses(answer, *words):
 )
 def test_bad_input_is_one_line_and_status_2(longeval, arguments, words):
     refuses(longeval(*arguments), *words)
+
+
+def test_what_fits_no_length_is_named_once(longeval):
+    command = ("run", "--model", "demo", "--suite", "ruler", "--tasks", "vt,cwe", "--lengths", "16,17,18")
+    _, _, errors = longeval(*command)
+    assert (errors.count("ruler/vt needs"), errors.count("ruler/cwe needs")) == (1, 1)
 
 
 def test_run_ends_with_the_table_and_resumes(longeval, tmp_path):
@@ -231,6 +239,15 @@ def test_help(longeval, command):
     status, text, _ = longeval(*filter(None, [command, "--help"]))
     assert status == 0
     assert "Usage" in text
+
+
+@pytest.mark.parametrize("command", ["run", "prompt", "tasks"])
+def test_help_cuts_no_word_at_80_columns(longeval, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, text, _ = longeval(command, "--help")
+    assert not re.search(r"\S… ", text.replace("<date>-…", ""))
+    assert "instruction,examples,post_prompt" in text
+    assert "--no-strict" not in text
 
 
 QA = {"task": "ruler/qa_1", "prediction": "In Paris.", "references": ["Lyon", "paris"], "length": 4096}
