@@ -142,7 +142,8 @@ def _gates(rule: ScoreRule, new: New, plan: Plan) -> tuple[Tensor, Tensor]:
 def _causal(
     rule: ScoreRule, new: New, plan: Plan, cached: Cached | None, out: Tensor, suffix: Tensor, total: Tensor
 ) -> None:
-    HQ, D = new.q.shape[1:]
+    T, HQ, D = new.q.shape
+    assert T * max(new.k.stride(0), new.v.stride(0)) < 2**31, "keys and values count their elements in 32 bits"
     causal[(plan.near.bound, HQ)](
         *_rows(new.q), *_rows(new.k), *_rows(new.v), suffix, total, *_rows(out), rule.scale * LOG2E,
         *_prefix(rule, new, plan, cached), plan.near.items, plan.starts, plan.chunks.base, plan.chunks.bound,

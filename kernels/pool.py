@@ -42,8 +42,8 @@ def supports(shape: Shape, page_size: int = 512, window: int | None = None) -> l
         reasons.append(f"head dimension {d} (tiles are 16, 32, 64, 128 or 256 wide)")
     if shape.path and d == 256:
         reasons.append("head dimension 256 with PaTH (its d x d transitions do not fit in shared memory)")
-    if shape.dtype == torch.float32 and d == 256:
-        reasons.append("float32 at head dimension 256 (tiles do not fit in shared memory)")
+    if shape.dtype == torch.float32 and d >= (128 if shape.path else 256):
+        reasons.append(f"float32 at head dimension {d} (tiles and operands do not fit in shared memory)")
     if shape.kv_heads < 1 or shape.heads % shape.kv_heads:
         reasons.append(f"{shape.heads} query heads over {shape.kv_heads} kv heads (must be a multiple)")
     if page_size % CHUNK or page_size < CHUNK:

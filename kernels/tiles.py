@@ -1,7 +1,7 @@
 """Tile functions that the Triton kernels share: the UT form of a chunk, and one step of the online softmax.
 
 Each is the counterpart of a function in `chunk.py`, on one tile in registers. `OP` is the dtype of matrix operands
-(float16 for 16-bit models, float32 for float32, where every product is a true float32 product); sums are float32.
+(float16 for 16-bit models, float32 for float32, where every product is three tf32 products); sums are float32.
 float16 rather than bfloat16 because w, U and F, and what they carry, have entries near or below 1: three more bits.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators

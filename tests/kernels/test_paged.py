@@ -168,7 +168,8 @@ def test_layout_and_limits():
     assert pool.g is not None
     assert pool.g.shape == (3, 2, 2, 512)
     assert supports(layer) == []
-    assert supports(shape(True, True, 128)) == []
+    assert supports(shape(False, True, 128)) == []
+    assert len(supports(shape(True, True, 128))) == 1
     assert len(supports(shape(False, True, 256))) == 1
     assert supports(shape(True, False, 256, dtype=torch.bfloat16)) == [
         "head dimension 256 with PaTH (its d x d transitions do not fit in shared memory)"
@@ -207,9 +208,8 @@ def test_bf16_in_pieces(mode, d, device):
 
 
 @gpu
-@pytest.mark.parametrize("d", [64, 128])
-def test_float32_in_pieces(d, device):
-    layer = shape(True, True, d, 2, 1)
+def test_float32_in_pieces(device):
+    layer = shape(True, True, 64, 2, 1)
     serving = Serving(tokens([205, 71], layer), layer, 128, device)
     for ends in ((100, 3), (130, 3), (200, 66)):
         serving.prefill(*ends)

@@ -118,7 +118,7 @@ def test_bf16_is_as_good_as_pytorch_in_bf16(mode, d, device):
 
 
 @gpu
-@pytest.mark.parametrize(("mode", "d"), [*(("path-fox", d) for d in (16, 32, 64, 128)), ("fox", 128)])
+@pytest.mark.parametrize(("mode", "d"), [*(("path-fox", d) for d in (16, 32, 64)), ("fox", 128)])
 def test_float32_at_every_head_dimension(mode, d, device):
     assert run(tokens([129, 511, 512], shape(*MODES[mode], d)), torch.float32, device) < 5e-6
 
