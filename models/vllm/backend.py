@@ -6,7 +6,8 @@ in; the text of a continuation is decoded here as in the torch backend, so that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from itertools import count
 from typing import Any
 
@@ -63,8 +64,10 @@ class VllmModel:
             detokenize=bool(limits.stop),
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        for index, output in self._stream([(prompt, params) for prompt in prompts]):
-            yield _generation(index, output.outputs[0], ending)
+        # By name: in Python 3.12 what a closed generator was reading from may stay open (gh-118272).
+        with closing(self._stream([(prompt, params) for prompt in prompts])) as stream:
+            for index, output in stream:
+                yield _generation(index, output.outputs[0], ending)
 
     def logprobs(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
         from vllm import SamplingParams
@@ -95,7 +98,7 @@ class VllmModel:
         """Gives the engine's memory and processes back; the model is of no use afterwards."""
         self.engine.engine_core.shutdown()
 
-    def _stream(self, requests: Sequence[tuple[Sequence[int], Any]]) -> Iterator[tuple[int, Any]]:
+    def _stream(self, requests: Sequence[tuple[Sequence[int], Any]]) -> Generator[tuple[int, Any], None, None]:
         """(index, output) of each request as it finishes. A consumer that stops early takes the rest out."""
         for ids, params in requests:
             if not len(ids):

@@ -12,7 +12,8 @@ from longeval.errors import UserError, nearest
 
 # Settled elsewhere: by the other options of a run, or by what the backend relies on.
 OWN = ("model", "tokenizer", "skip_tokenizer_init", "dtype", "worker_extension_cls", "hf_overrides")
-LARGE_GPU = 70 << 30  # bytes
+STEP = 8192  # tokens
+MEMORY_PER_TOKEN = 2 << 20  # bytes of the GPU's memory per token of a longer step
 
 
 def parse_options(pairs: Iterable[str]) -> dict[str, Any]:
@@ -45,7 +46,7 @@ def default_options(max_length: int | None, gpu_memory: int | None, v2_runner: b
     options: dict[str, Any] = {
         # one more than any text: a scored text still generates a token
         "max_model_len": None if max_length is None else max_length + 1,
-        "max_num_batched_tokens": _step_tokens(gpu_memory, v2_runner),
+        "max_num_batched_tokens": _step_tokens(max_length, gpu_memory, v2_runner),
         "seed": 0,
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
@@ -57,15 +58,19 @@ def default_options(max_length: int | None, gpu_memory: int | None, v2_runner: b
     return {**options, "max_num_seqs": 32, "enforce_eager": True, "kv_cache_memory_bytes": min(memory, 4 << 30)}
 
 
-def _step_tokens(gpu_memory: int | None, v2_runner: bool) -> int:
-    """The most that one step prefills.
+def _step_tokens(max_length: int | None, gpu_memory: int | None, v2_runner: bool) -> int:
+    """The most that one step prefills: where memory allows, a power of two that takes in a whole text.
 
-    Long steps read a long prompt's cached prefix less often, and their activations need memory. The V1 runner makes the
-    logits of a whole step's prompt at once, outside the memory that it profiles.
+    A text in several steps reads the pages of its earlier ones again, slower than new tokens. Activations take some
+    40 KiB per token of a step in a model of 760M parameters. The V1 runner makes the logits of a whole step's prompt
+    at once, outside the memory that it profiles.
     """
     if not v2_runner:
         return 2048
-    return 32_768 if gpu_memory is not None and gpu_memory >= LARGE_GPU else 8192
+    step = STEP
+    while gpu_memory is not None and step < (max_length or 0) and 2 * step * MEMORY_PER_TOKEN <= gpu_memory:
+        step *= 2
+    return step
 
 
 def window_overrides(config: Any, length: int | None) -> dict[str, Any]:

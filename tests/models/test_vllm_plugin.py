@@ -207,12 +207,22 @@ def test_defaults_follow_the_longest_text():
     assert default_options(None, 24 << 30, v2_runner=True)["max_model_len"] is None
 
 
-def test_steps_follow_memory_and_runner():
-    def step(gpu_memory, v2_runner):
-        return default_options(70_000, gpu_memory, v2_runner)["max_num_batched_tokens"]
-
-    assert step(140 << 30, True) > step(24 << 30, True) > step(140 << 30, False)
-    assert step(None, True) == step(24 << 30, True)
+@pytest.mark.parametrize(
+    ("max_length", "gpu_memory", "step"),
+    [
+        (4096, 140 << 30, 8192),
+        (33_000, 140 << 30, 65_536),
+        (65_536, 140 << 30, 65_536),
+        (1 << 20, 140 << 30, 65_536),
+        (65_536, 80 << 30, 32_768),
+        (65_536, 24 << 30, 8192),
+        (65_536, None, 8192),
+        (None, 140 << 30, 8192),
+    ],
+)
+def test_steps_take_in_a_text_where_memory_allows(max_length, gpu_memory, step):
+    assert default_options(max_length, gpu_memory, v2_runner=True)["max_num_batched_tokens"] == step
+    assert default_options(max_length, gpu_memory, v2_runner=False)["max_num_batched_tokens"] == 2048
 
 
 @needs_vllm
