@@ -20,6 +20,7 @@ from transformers.cache_utils import DynamicLayer
 from longeval.errors import UserError
 from longeval.models.checkpoint import Checkpoint, one_line
 from longeval.models.decoding import LOGIT_BUDGET, TOKENS_PER_CALL
+from longeval.models.weights import refuse_misfits
 
 
 def weight_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
@@ -59,9 +60,7 @@ def load_transformers(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.
         "not used": sorted(report["unexpected_keys"]),
         "wrong shape": sorted(str(name if isinstance(name, str) else name[0]) for name in report["mismatched_keys"]),
     }
-    problems = [f"{what}: {', '.join(names)}" for what, names in found.items() if names]
-    if problems:
-        raise UserError(f"weights in {checkpoint.path} do not fit its config; " + "; ".join(problems))
+    refuse_misfits(checkpoint.path, found)
     if getattr(model, "_is_stateful", False):
         raise UserError(f"{checkpoint.name}: recurrent layers ({model.config.model_type}) are not supported yet")
     return model.requires_grad_(False).eval().to(device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ WEIGHT_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
+_NAMED = 8  # tensors in an error
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def find_sources(
 def check_sources(
     sources: Mapping[str, Source], expected: Mapping[str, tuple[int, ...]], names: Mapping[str, str], where: Path
 ) -> None:
-    """One UserError that names every tensor of the file that is missing, of the wrong shape, or of no use."""
+    """One UserError that names the tensors of the file that are missing, of the wrong shape, or of no use."""
 
     def in_file(parameter: str) -> str:
         for theirs, ours in names.items():
@@ -141,7 +142,15 @@ def check_sources(
         for name, shape in expected.items()
         if name in sources and sources[name].shape != shape
     ]
-    found = {"missing": missing, "not used": extra, "wrong shape": wrong}
-    problems = [f"{what}: {', '.join(names)}" for what, names in found.items() if names]
+    refuse_misfits(where, {"missing": missing, "not used": extra, "wrong shape": wrong})
+
+
+def refuse_misfits(where: Path, found: Mapping[str, Sequence[str]]) -> None:
+    """UserError when any tensors are `found`, by what is wrong with them; names the first eight of each kind."""
+    problems = [
+        f"{what}: {', '.join(names[:_NAMED])}" + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")
+        for what, names in found.items()
+        if names
+    ]
     if problems:
         raise UserError(f"weights in {where} do not fit its config.json; " + "; ".join(problems))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -143,6 +144,13 @@ def test_every_wrong_tensor_is_named(tmp_path: Path) -> None:
     assert "missing: model.layers.1.attn.g_proj.bias, model.norm.weight;" in message
     assert "not used: model.layers.0.attn.rotary_cache, model.layers.2.attn_norm.weight;" in message
     assert "wrong shape: model.layers.0.attn.k_proj.weight is [16, 32], not [32, 32]" in message
+
+
+def test_many_wrong_tensors_stay_one_readable_line(tmp_path: Path) -> None:
+    message = error(write(tmp_path, FOX | {"num_hidden_layers": 9}, tensors_of(FOX)))
+    assert "missing: model.layers.2.attn_norm.weight, " in message
+    assert message.count("model.layers.") == 8
+    assert re.search(r" and \d\d more$", message)
 
 
 def test_half_an_mlp_is_no_fused_one(fox: Path) -> None:
