@@ -2,9 +2,10 @@
 
     python -m longeval.models.reference.against_fla
 
-loads every checkpoint with fla (0.6.0 has to be installed, for RoPE flash-attn too) and compares held-out rows with
-longeval's float32 definition on the CPU: on CUDA in bfloat16, where longeval's own bfloat16 stands beside it as what
-rounding alone does, else in float32 (for Triton's interpreter).
+loads every checkpoint with fla (0.6.0 has to be installed) and compares held-out rows with longeval's float32
+definition on the CPU: on CUDA in bfloat16, where longeval's own bfloat16 stands beside it as what rounding alone does,
+else in float32 (for Triton's interpreter). fla's RoPE attention calls flash-attn; where that is not installed, PyTorch's
+attention takes its place, and everything else is fla's.
 """
 
 from __future__ import annotations
@@ -15,12 +16,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from longeval.models import load_model
 from longeval.models.reference import CHECKPOINTS, DEMO, TRAINED_LENGTH, find_reference
 from longeval.models.reference.data import make_rows
 
 Losses = npt.NDArray[np.float32]
+
+
+def plain_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool, window_size: tuple[int, int]) -> Tensor:
+    """flash-attn's function by PyTorch's: q, k, v [B, L, H, d] -> o [B, L, H, d]."""
+    if window_size != (-1, -1):
+        raise NotImplementedError("a window needs flash-attn")
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2)
 
 
 def fla_logprobs(model: Any, ids: list[int]) -> Losses:
@@ -52,13 +63,16 @@ def compare(name: str, rows: list[list[int]], device: str, dtype: str) -> str:
 
 
 def main() -> None:
-    import fla.models  # noqa: F401 (registers its model types)
+    import fla.models  # registers its model types
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("models", nargs="*", default=[f"{DEMO}:{name}" for name in CHECKPOINTS])
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=TRAINED_LENGTH, help="of each row")
     arguments = parser.parse_args()
+    if fla.layers.attn.flash_attn_func is None:
+        print("without flash-attn: fla's RoPE with PyTorch's attention")
+        fla.layers.attn.flash_attn_func = plain_attention
     device, dtype = ("cuda", "bfloat16") if torch.cuda.is_available() else ("cpu", "float32")
     rows = make_rows(TRAINED_LENGTH, 0, arguments.rows)[0][:, : arguments.tokens].astype(int).tolist()
     for name in arguments.models:
