@@ -4,8 +4,8 @@
 
 loads every checkpoint with fla (0.6.0 has to be installed) and compares held-out rows with longeval's float32
 definition on the CPU: on CUDA in bfloat16, where longeval's own bfloat16 stands beside it as what rounding alone does,
-else in float32 (for Triton's interpreter). fla's RoPE attention calls flash-attn; where that is not installed, PyTorch's
-attention takes its place, and everything else is fla's.
+else in float32 (for Triton's interpreter). fla's RoPE attention calls flash-attn; where that is not installed,
+PyTorch's attention takes its place, and the rest is fla's.
 """
 
 from __future__ import annotations
