@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import SimpleNamespace
@@ -133,6 +135,21 @@ def continue_all(model: Any, prompts: list[list[int]], new: int, **more: Any) ->
     params = SamplingParams(temperature=0, **wanted, **more)
     outputs = dict(model._stream([(prompt, params) for prompt in prompts]))
     return [outputs[index] for index in range(len(prompts))]
+
+
+def run_python(arguments: Sequence[object], **environment: str) -> str:
+    """Output of a Python of its own in the repository's root, which has to succeed."""
+    quiet = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    answer = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, **quiet, "OMP_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stdout[-6000:] + answer.stderr[-6000:]
+    return answer.stdout
 
 
 class Oracle:
