@@ -106,7 +106,7 @@ def _window_rules(windows: Mapping[str, int], x: Mapping[str, Any]) -> list[dict
     values = [{x["field"]: window, "about": f"trained window {window:,}{names[window]}"} for window in runs]
     encoding = {"x": dict(x), "color": {"value": _NEUTRAL}}
     name = {"y": {"value": 0}, "text": {"field": "about"}}
-    layers = [
+    layers: list[dict[str, Any]] = [
         {"mark": {"type": "rule", "strokeDash": [2, 4], "strokeWidth": 1.5}, "encoding": encoding},
         {"mark": {"type": "text", "baseline": "bottom", "dy": -3}, "encoding": encoding | name},
     ]

@@ -159,9 +159,10 @@ class RunFolder:
 
     def _undescribed_tasks(self) -> set[str]:
         """Tasks of cells that no suite has, and of suites without a protocol."""
-        info, protocols = self.manifest["info"], self.manifest["decides"]["tasks"]
-        tasks = {task["name"] for suite in info["suites"] for task in suite["tasks"]}
-        return {cell["task"] for cell in info["cells"]} - tasks | (tasks - protocols.keys())
+        info = self.manifest["info"]
+        tasks: set[str] = {task["name"] for suite in info["suites"] for task in suite["tasks"]}
+        planned: set[str] = {cell["task"] for cell in info["cells"]}
+        return (planned - tasks) | (tasks - set(self.manifest["decides"]["tasks"]))
 
     def rows(self) -> dict[str, Row]:
         """The last row of every finished sample, by sample id. A torn last line is ignored."""

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from builders import rows
+from builders import manifest, rows, task
 from rich.console import Console
 
 from longeval.errors import UserError
@@ -134,8 +134,8 @@ def test_json():
 
 
 def run_folder(path, documents):
-    cells = [{"task": row.task, "length": row.length} for row, _ in documents]
-    with create_or_resume(path, {}, {"model": "m", "suites": [], "cells": cells}) as folder:
+    plan = manifest([task(name) for name in {row.task: None for row, _ in documents}], lengths=(3,))
+    with create_or_resume(path, plan["decides"], plan["info"]) as folder:
         for row, nll in documents:
             folder.append(row, nll)
     return folder
