@@ -1,4 +1,4 @@
-"""The one exception for bad input."""
+"""The one exception for bad input, and what its messages are made of."""
 
 from __future__ import annotations
 
@@ -20,3 +20,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if close:
         return f"; did you mean {', '.join(close)}?"
     return f"; known: {', '.join(names)}"
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of a foreign error's message, its type's name where it has none."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from longeval.errors import UserError
+from longeval.errors import UserError, one_line
 
 
 def parse_json(content: bytes, where: str) -> Any:
@@ -18,4 +18,4 @@ def parse_json(content: bytes, where: str) -> Any:
         place = f"line {error.lineno} column {error.colno}" if error.lineno > 1 else f"column {error.colno}"
         raise UserError(f"{where}: not valid JSON ({error.msg}, {place}); mend the file or fetch it again") from error
     except (ValueError, RecursionError) as error:  # numbers of thousands of digits, nesting without end
-        raise UserError(f"{where}: not usable JSON ({str(error).splitlines()[0]}); mend the file") from error
+        raise UserError(f"{where}: not usable JSON ({one_line(error)}); mend the file") from error

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from longeval.errors import UserError
+from longeval.errors import UserError, one_line
 from longeval.models import load_model
 from longeval.models.base import Model
-from longeval.models.checkpoint import Checkpoint, find_checkpoint, one_line
+from longeval.models.checkpoint import Checkpoint, find_checkpoint
 from longeval.models.choice import without_vllm
 from longeval.tasks.rng import sample_rng
 

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from longeval.errors import UserError
+from longeval.errors import UserError, one_line
 from longeval.jsontext import parse_json
 from longeval.models.architecture import AUTHORS_TYPES, FLA_TYPES
 from longeval.models.reference import TRAINED_LENGTH, find_reference, is_reference
@@ -181,9 +181,3 @@ def _download(hub: str, patterns: list[str]) -> Path:
 def _file_digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def one_line(error: BaseException) -> str:
-    """The first line of a foreign error's message."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

@@ -17,8 +17,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from longeval.errors import UserError
-from longeval.models.checkpoint import Checkpoint, one_line
+from longeval.errors import UserError, one_line
+from longeval.models.checkpoint import Checkpoint
 from longeval.models.decoding import LOGIT_BUDGET, TOKENS_PER_CALL
 from longeval.models.weights import refuse_misfits
 

@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from longeval.errors import UserError
+from longeval.errors import UserError, one_line
 from longeval.jsontext import parse_json
 from longeval.models.architecture import Architecture
 
@@ -59,8 +59,8 @@ class Weights:
         try:
             state: Mapping[str, Any] = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
         except (RuntimeError, OSError, EOFError, ValueError, pickle.UnpicklingError) as error:
-            reason = str(error).splitlines()[0]
-            raise UserError(f"{file} is damaged or no PyTorch weights ({reason}); copy or download it again") from error
+            reason = f"{file} is damaged or no PyTorch weights ({one_line(error)})"
+            raise UserError(f"{reason}; copy or download it again") from error
         for name, tensor in state.items():
             self.shapes[name] = tuple(tensor.shape)
             self._readers[name] = partial(_same, tensor)

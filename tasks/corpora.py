@@ -19,7 +19,7 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from longeval.errors import UserError
+from longeval.errors import UserError, one_line
 from longeval.paths import cache_dir
 
 
@@ -75,10 +75,8 @@ class Corpus:
                 self.fetch(partial)
             partial.replace(target)
         except Exception as error:  # whatever the hub client raises, the user needs the same answer
-            first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise UserError(
-                f"corpus {self.name!r} not found and not fetched ({first_line}); {self.remedy()}"
-            ) from error
+            what = f"corpus {self.name!r} not found and not fetched ({one_line(error)})"
+            raise UserError(f"{what}; {self.remedy()}") from error
         return target
 
     def reachable(self) -> bool:

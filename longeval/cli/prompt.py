@@ -30,6 +30,8 @@ def command(
 ) -> int:
     """Print one prompt's exact text and token ids: BOS, chat template and answer prefix included."""
     chosen = get_task(task, options)
+    if problem := chosen.data_status().problem:
+        raise UserError(f"{task}: {problem}")
     tokenizer = find_model(model).tokenizer
     tokens = parse_length(length)
     try:

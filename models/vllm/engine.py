@@ -6,9 +6,9 @@ import os
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import TYPE_CHECKING, Any
 
-from longeval.errors import UserError
+from longeval.errors import UserError, one_line
 from longeval.models.architecture import AUTHORS_TYPES
-from longeval.models.checkpoint import Checkpoint, one_line
+from longeval.models.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from vllm.v1.engine.llm_engine import LLMEngine

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from longeval.errors import UserError
+from longeval.errors import UserError, one_line
 from longeval.paths import cache_dir
 from longeval.tasks.babilong.protocol import OFFICIAL_LENGTHS, TASKS
 from longeval.tasks.corpora import Corpus, hub_answers, hub_snapshot, loaded_before
@@ -112,8 +112,7 @@ def _load(source: str, *config: str, called: str | None = None, **which: str) ->
     try:
         rows = load_dataset(source, *config, **which)
     except Exception as error:  # whatever the client raises, the user needs to know what could not be had
-        first_line = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{name} cannot be loaded ({first_line})") from error
+        raise UserError(f"{name} cannot be loaded ({one_line(error)})") from error
     return (DataRow(f"{name} row {number}", record) for number, record in enumerate(rows, start=1))
 
 

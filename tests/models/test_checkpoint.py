@@ -109,8 +109,9 @@ def test_truncated_safetensors(fox: Path, cut: int) -> None:
 
 def test_damaged_bin(fox: Path) -> None:
     (fox / "model.safetensors").unlink()
-    (fox / "pytorch_model.bin").write_bytes(b"not weights")
-    assert "pytorch_model.bin is damaged or no PyTorch weights" in error(fox)
+    for content in (b"not weights", b""):
+        (fox / "pytorch_model.bin").write_bytes(content)
+        assert "pytorch_model.bin is damaged or no PyTorch weights" in error(fox)
 
 
 def test_missing_shard(fox: Path) -> None:
