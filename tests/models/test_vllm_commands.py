@@ -110,17 +110,19 @@ def test_parity_beyond_the_tolerance_is_exit_status_1(longeval):
     assert "beyond" in text
 
 
-def test_benchmark(capsys):
-    """Its measurements and table, on a model of a few thousand parameters."""
+def test_benchmark(capsys, monkeypatch):
+    """Its measurements and table, on models of a few thousand parameters, two engines at once."""
     from rich.console import Console
 
     from longeval.models.vllm import bench
 
     size = {"num_hidden_layers": 2, "hidden_size": 64, "num_heads": 2, "intermediate_size": 64, "vocab_size": 100}
-    batches = (bench.Batch(3, 70, 4), bench.Batch(1, 200, 2))
+    monkeypatch.setattr(bench, "SIZE", size)
+    monkeypatch.setattr(bench, "BATCHES", (bench.Batch(3, 70, 4), bench.Batch(1, 200, 2)))
+    monkeypatch.setattr(bench, "DOCUMENT", 300)
     options = [*MEMORY[1::2], "enforce_eager=true", "block_size=512"]
-    rows = [bench.measure(kind, size, batches, 300, options, "float32") for kind in ("rope", "path-fox")]
-    assert [row.memory.relative for row in rows] == [1, pytest.approx(1.11, abs=0.01)]  # transitions and gates
+    rows = list(bench.measure_all(["rope", "path-fox"], 1, 2, options))
+    assert [row.memory.relative for row in rows] == [1, pytest.approx(1.13, abs=0.01)]  # transitions and gates
     assert all(seconds > 0 for row in rows for seconds in (*row.seconds.values(), *row.prefill.values()))
     assert [row.memory.cache for row in rows] == pytest.approx([1 / 8] * 2, rel=0.01)
     assert rows[1].memory.concurrent == pytest.approx(2**27 / rows[1].memory.bytes_per_token / 512, rel=0.01)
