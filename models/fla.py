@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from longeval.errors import UserError
 from longeval.models.architecture import Architecture, read_architecture
 from longeval.models.decoding import LOGIT_BUDGET, TOKENS_PER_CALL
 from longeval.models.network import LayerState, Network
@@ -32,6 +33,9 @@ def read_layout(folder: Path, config: dict[str, Any]) -> tuple[Network, Weights,
     """
     weights = Weights(folder)
     arch, names = read_architecture(config, weights.shapes, str(folder / "config.json"))
+    if arch.layers > len(weights.shapes):  # each has some tensors; a billion of them would be built for hours
+        found = f"{arch.layers:,} layers, and its weights hold {len(weights.shapes):,} tensors in all"
+        raise UserError(f"{folder / 'config.json'} describes {found}; mend num_hidden_layers")
     with torch.device("meta"):
         network = Network(arch)
     sources = find_sources(weights.shapes, names, arch)

@@ -154,6 +154,11 @@ def test_many_wrong_tensors_stay_one_readable_line(tmp_path: Path) -> None:
     assert re.search(r" and \d\d more$", message)
 
 
+def test_more_layers_than_tensors_are_not_built(tmp_path: Path) -> None:
+    message = error(write(tmp_path, FOX | {"num_hidden_layers": 10**9}, tensors_of(FOX)))
+    assert "describes 1,000,000,000 layers" in message
+
+
 def test_half_an_mlp_is_no_fused_one(fox: Path) -> None:
     tensors = tensors_of(FOX)
     del tensors["model.layers.0.mlp.up_proj.weight"]
