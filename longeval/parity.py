@@ -92,6 +92,10 @@ def parity(
 
     `tolerance`: replaces the dtype's largest difference. UserError when nothing can be compared.
     """
+    if not all(length > 0 for length in lengths):
+        raise UserError("--lengths must be at least 1 token each")
+    if tolerance is not None and not tolerance > 0:
+        raise UserError(f"--tolerance must be more than 0, not {tolerance:g}")
     checkpoint = find_checkpoint(name)
     texts = {length: text(checkpoint, length) for length in lengths}
     answers: dict[str, dict[int, Answers]] = {}

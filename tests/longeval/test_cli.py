@@ -66,6 +66,8 @@ def refuses(answer, *words):
         (("prompt", "ruler/vt", "--model", "demo", "--length", "64"), ["does not fit"]),
         (("prompt", "vt", "--model", "demo"), ["suite/task"]),
         (("data", "--fetch", "esays"), ["essays"]),
+        (("parity", "--model", "demo", "--lengths", "0"), ["--lengths", "at least 1"]),
+        (("parity", "--model", "demo", "--tolerance", "nan"), ["--tolerance", "more than 0"]),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(longeval, arguments, words):
