@@ -77,7 +77,7 @@ class TaskOptions:
     )
     max_length: int | None = _option(
         None,
-        "Most prompt tokens. LongBench-E cuts its middle to this (default: trained window less 500); "
+        "Most prompt tokens. LongBench-E cuts its middle to this (default: trained window less 500, if above 1,000); "
         "for other suites see --overflow.",
     )
     babilong_data: str = _option(

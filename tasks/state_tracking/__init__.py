@@ -10,8 +10,8 @@ that does not exceed its length; no instruction, no examples and no chat templat
 a task can only pick it up from the sequence itself. Scoring is teacher-forced, as in the papers: the whole sequence
 is given, and an answer is right when each of its tokens is the model's first choice among its whole vocabulary.
 
-Scores: `accuracy` (right answers / answers), `exact` (1 when all answers of the sample are right), `nll` (mean natural
-logarithm of the loss per answer).
+Scores: `accuracy` (right answers / answers), `exact` (1 when all answers of the sample are right), `nll` (mean loss
+per answer, in nats).
 """
 
 from __future__ import annotations
