@@ -188,17 +188,29 @@ def attend_pages(
 
 
 @triton.jit(do_not_specialize=SIZES)
-def merge(part_o, part_lse, out, out_t, out_h, lengths, parts, HQ: tl.constexpr, D: tl.constexpr, PARTS: tl.constexpr):
-    """One sequence and query head: out = sum of parts, weighted by 2^lse; zero for a sequence of length 0."""
+def merge(part_o, part_lse, out, out_t, out_h, lengths, parts, HQ: tl.constexpr, D: tl.constexpr, LATER: tl.constexpr):
+    """One sequence and query head: out = sum of parts, weighted by 2^lse; zero for a sequence of length 0.
+
+    LATER parts at a time: their number grows to hundreds where heads are few, and one tile of all would spill.
+    """
     seq = tl.program_id(0)
     hq = tl.program_id(1)
     c = tl.arange(0, D)
-    p = tl.arange(0, PARTS)
+    count = tl.where(tl.load(lengths + seq) > 0, parts, 0)
     at = (seq * HQ + hq).to(tl.int64) * parts
-    lse = tl.load(part_lse + at + p, mask=p < parts, other=float("-inf"))
-    lse = tl.where(tl.load(lengths + seq) > 0, lse, float("-inf"))
-    top = tl.max(lse, 0)
-    weight = tl.exp2(lse - tl.where(top == float("-inf"), 0.0, top))
-    o = tl.load(part_o + (at + p)[:, None] * D + c[None, :], mask=(weight > 0)[:, None], other=0.0)
-    o = tl.sum(o * weight[:, None], 0) / tl.maximum(tl.sum(weight, 0), 1e-30)
+    top = float("-inf")
+    norm = 0.0
+    acc = tl.zeros([D], tl.float32)
+    for first in range(0, count, LATER):
+        p = first + tl.arange(0, LATER)
+        lse = tl.load(part_lse + at + p, mask=p < count, other=float("-inf"))
+        highest = tl.maximum(top, tl.max(lse, 0))
+        base = tl.where(highest == float("-inf"), 0.0, highest)
+        weight = tl.exp2(lse - base)
+        o = tl.load(part_o + (at + p)[:, None] * D + c[None, :], mask=(weight > 0)[:, None], other=0.0)
+        kept = tl.exp2(top - base)
+        acc = acc * kept + tl.sum(o * weight[:, None], 0)
+        norm = norm * kept + tl.sum(weight, 0)
+        top = highest
+    o = acc / tl.maximum(norm, 1e-30)
     tl.store(out + seq.to(tl.int64) * out_t + hq * out_h + c, o.to(out.dtype.element_ty))
