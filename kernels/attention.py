@@ -20,7 +20,7 @@ from longeval.kernels.gates import gate_sums, span_gate_sums
 from longeval.kernels.paged import append as append_kernel
 from longeval.kernels.paged import close_open_chunks
 from longeval.kernels.paged_decode import attend_pages, carry_queries, merge
-from longeval.kernels.path_prefill import chunks, spans, walk
+from longeval.kernels.path_prefill import chunks, far_spans, near_spans, walk
 from longeval.kernels.plan import CHUNK, Blocks, Plan
 from longeval.kernels.pool import Pool
 from longeval.kernels.reference import ScoreRule
@@ -162,33 +162,41 @@ def _path(
     T, HQ, D = q.shape
     H = k.shape[1]
     chunk, near, far = plan.chunks, plan.near, plan.far
-    N, scale = min(D, 64), rule.scale * LOG2E
+    G, scale, carried = HQ // H, rule.scale * LOG2E, HQ == H
 
     def work(*shape: int) -> Tensor:
         return torch.empty(shape, dtype=new.operand, device=q.device)
 
-    uw, right_k = work(H, T, D), work(H, T, D)
-    near_k, near_f = work(H, T, D), work(H, near.bound, D, D)
+    uw, near_k, near_f = work(H, T, D), work(H, T, D), work(H, near.bound, D, D)
     far_k, far_f = work(H, T if far.size < T else 0, D), work(H, far.bound, D, D)
+    x = work(HQ, T, D).transpose(0, 1) if carried else q  # [T, HQ, D]: queries as the passes hand them on
     partial = out if q.dtype == torch.float32 else out.view(torch.float16)
     lse = torch.empty(HQ, T, dtype=torch.float32, device=q.device)
     OP, GATE = _tl(new.operand), new.log_f is not None
+    small = D <= 64
     chunks[(chunk.bound, H)](
         *_rows(q), *_rows(k), *_rows(new.v), *_rows(w), beta, beta.stride(0),
-        suffix, total, *_rows(partial), lse, uw, right_k, chunk.items, plan.starts, T, chunk.bound, scale,
-        G=HQ // H, D=D, C=CHUNK, OP=OP, GATE=GATE, num_warps=4, num_stages=1, maxnreg=168 if D <= 64 else 255,
+        suffix, total, *_rows(partial), lse, uw, near_k, *_rows(x), chunk.items, plan.starts, T, chunk.bound, scale,
+        G=G, D=D, C=CHUNK, OP=OP, GATE=GATE, CARRIED=carried, num_warps=4, num_stages=1, maxnreg=168 if small else 255,
     )  # fmt: skip
-    spans[(far.bound, H, D // N)](
-        *_rows(w), uw, right_k, near_k, near_f, far_k, far_f, far.items, plan.starts, near.base,
-        T, near.bound, far.bound, plan.each, D=D, N=N, C=CHUNK, S=near.size, OP=OP, num_warps=4, num_stages=1,
+    near_spans[(near.bound, H)](
+        *_rows(x), *_rows(new.v), *_rows(w), suffix, total, *_rows(partial), lse,
+        uw, near_k, near_f, near.items, plan.starts, chunk.base, T, chunk.bound, near.bound, scale,
+        G=G, D=D, C=CHUNK, OP=OP, GATE=GATE, CARRIED=carried, num_warps=4, num_stages=1, maxnreg=168 if small else 255,
     )  # fmt: skip
+    N = min(D, 64)
+    far_spans[(far.bound, H, D // N)](
+        near_k, near_f, far_k, far_f, far.items, plan.starts, near.base, T, near.bound, far.bound, plan.each,
+        D=D, N=N, C=CHUNK, S=near.size, OP=OP, num_warps=4, num_stages=1,
+    )  # fmt: skip
+    if not small:  # read as bits the walk is 2 % faster here, and 2 % slower at D = 64, where registers run out
+        near_f, far_f = near_f.view(torch.int16), far_f.view(torch.int16)
     walk[(near.bound, HQ)](
-        *_rows(q), *_rows(new.v), *_rows(w), suffix, total, out, *_rows(partial), lse, scale,
-        uw, right_k, near_k, near_f, far_k, far_f, *_prefix(rule, new, plan, cached),
-        near.items, plan.starts, chunk.base, near.base, far.base, T, chunk.bound, near.bound, far.bound, plan.each,
-        G=HQ // H, D=D, C=CHUNK, S=near.size, P=_page_size(cached), OP=OP,
-        HOLD=OP if D <= 64 else tl.float32, GATE=GATE, PREFIX=cached is not None, STAGES=_stages(q),
-        num_warps=8, maxnreg=128 if D <= 64 else 255,
+        *_rows(x), *_rows(new.v), *_rows(w), suffix, total, out, *_rows(partial), lse, scale,
+        uw, near_k, near_f, far_k, far_f, *_prefix(rule, new, plan, cached),
+        near.items, plan.starts, chunk.base, far.base, T, chunk.bound, near.bound, far.bound, plan.each,
+        G=G, D=D, C=CHUNK, S=near.size, P=_page_size(cached), OP=OP, CARRIED=carried, GATE=GATE,
+        PREFIX=cached is not None, STAGES=_stages(q), num_warps=8, maxnreg=128 if small else 255,
     )  # fmt: skip
 
 

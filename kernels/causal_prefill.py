@@ -83,4 +83,4 @@ def causal(
             context, table, table_n, gate_scale, G, D, C, P, OP, False, GATE, 1 if STAGES == 1 else 2,
         )  # fmt: skip
     out += (start + row)[:, None] * out_t + hq * out_h + c[None, :]
-    tl.store(out, (acc / tl.sum(norm, 1)[:, None]).to(out.dtype.element_ty), mask=live[:, None])
+    tl.store(out, (acc * (1 / tl.sum(norm, 1))[:, None]).to(out.dtype.element_ty), mask=live[:, None])

@@ -1,11 +1,15 @@
 """PaTH and PaTH-FoX prefill: attention of new tokens to each other and to their cached prefix.
 
 1. `chunks`: each chunk by itself. Its UT form, its keys carried to its right edge, and its queries' softmax over it.
-2. `spans`: keys carried twice more, to the right edge of their near span, two chunks, and of their far span, a few near
-   ones; and the products F of the transitions of either.
-3. `walk`: every near span's queries go on over earlier keys, newest first: near span by near span to the edge of their
+2. `near_spans`: two chunks. The second one's queries meet the first one's keys, which then go on to the right edge of
+   the span; and the product F of the span's transitions.
+3. `far_spans`: a few near spans. Keys once more, to its right edge, and its F.
+4. `walk`: every near span's queries go on over earlier keys, newest first: near span by near span to the edge of their
    far span, then far span by far span. Inside a span it is plain attention; a span ends with one product of the
    queries with F. Then pages, where there is a prefix.
+
+Queries at the left edge of their near span are kept between the passes where each has a kv head to itself (CARRIED); a
+group's would take G times the memory of the keys, so `walk` carries them again.
 
 Scores are in log2 units. The gate enters as a bias of keys alone, `suffix[j]` = sum of gates after j in its chunk or
 span; what lies between the span and the query is the same for all keys of the span, so instead of adding it to them,
@@ -21,27 +25,37 @@ import triton.language as tl
 
 from longeval.kernels.gates import add_suffix
 from longeval.kernels.paged import over_pages
-from longeval.kernels.tiles import SIZES, chunk_transform, dot, dot_add, keys_to_right_edge, softmax_step
+from longeval.kernels.tiles import SIZES, chunk_transform, dot, dot_add, keys_to_right_edge, softmax_step, transition
+
+
+@triton.jit
+def cross(x, w, UW, OP: tl.constexpr, seen=None):
+    """Query rows x [R, D] go left over the tokens of a chunk, or those they have seen [R, C]: w, UW [C, D]."""
+    X = dot(x, tl.trans(w))
+    if seen is not None:
+        X = tl.where(seen, X, 0.0)
+    return dot_add(X.to(OP), UW, x.to(tl.float32)).to(OP)
 
 
 @triton.jit(do_not_specialize=SIZES)
 def chunks(
     q, q_t, q_h, k, k_t, k_h, v, v_t, v_h, w, w_t, w_h, beta, beta_t,
-    suffix, total, partial, out_t, out_h, lse, uw, right_k, items, starts, tokens, slots, scale,
-    G: tl.constexpr, D: tl.constexpr, C: tl.constexpr, OP: tl.constexpr, GATE: tl.constexpr,
+    suffix, total, partial, out_t, out_h, lse, uw, near_k, carried, carried_t, carried_h,
+    items, starts, tokens, slots, scale,
+    G: tl.constexpr, D: tl.constexpr, C: tl.constexpr, OP: tl.constexpr, GATE: tl.constexpr, CARRIED: tl.constexpr,
 ):  # fmt: skip
     """One chunk and kv head.
 
     q [tokens, HQ, D], k, v, w [tokens, H, D], beta [tokens, H] by their strides -> uw of `chunk_transform` and keys
-    right_k, both [H, tokens, D] in OP; partial [tokens, HQ, D] (out's memory) and lse [HQ, tokens]: attention inside
-    the chunk, as seen from its left edge.
+    near_k, both [H, tokens, D] in OP; partial [tokens, HQ, D] (out's memory) and lse [HQ, tokens]: attention inside
+    the chunk, as seen from its left edge; carried [tokens, HQ, D]: queries there.
     """
     slot = tl.program_id(0)
     seq = tl.load(items + 2 * slot)
     if seq < 0:
         return
     first = tl.load(items + 2 * slot + 1) * C
-    head = tl.program_id(1)
+    head = tl.program_id(1).to(tl.int64)
     start = tl.load(starts + seq)
     n = tl.load(starts + seq + 1) - start - first
     base = (start + first).to(tl.int64)
@@ -58,40 +72,118 @@ def chunks(
     q += base * q_t + head * G * q_h + i[:, None] * q_t + c[None, :]
     qq = tl.load(q, mask=kept, other=0.0)
     UW, UY = chunk_transform(kk, ww, bb, C, OP)
-    at = (head.to(tl.int64) * tokens + base) * D
+    at = (head * tokens + base) * D
     tl.store(uw + at + tile, UW, mask=kept)
-    tl.store(right_k + at + tile, keys_to_right_edge(kk, ww, UY).to(OP), mask=kept)
+    tl.store(near_k + at + tile, keys_to_right_edge(kk, ww, UY).to(OP), mask=kept)
     for g in range(G):
         hq = head * G + g
         if g > 0:
             qq = tl.load(q + g * q_h, mask=kept, other=0.0)
         x = (qq.to(tl.float32) * scale).to(OP)
         X = tl.where(seen, dot(x, tl.trans(ww)), 0.0).to(OP)
+        if CARRIED:
+            left = carried + base * carried_t + hq * carried_h + i[:, None] * carried_t + c[None, :]
+            tl.store(left, dot_add(X, UW, x.to(tl.float32)).to(OP), mask=kept)
         scores = dot(x, tl.trans(kk))
         if GATE:
-            scores += add_suffix(suffix + (hq.to(tl.int64) * slots + slot) * 2 * C, C, C)
+            scores += add_suffix(suffix + (hq * slots + slot) * 2 * C, C, C)
         scores = tl.where(seen, dot_add(X, UY, scores), float("-inf"))
         top = tl.max(scores, 1)
         p = tl.exp2(scores - top[:, None])
         norm = tl.sum(p, 1)
-        acc = dot(p.to(vv.dtype), vv) / norm[:, None]
+        acc = dot(p.to(vv.dtype), vv) * (1 / norm)[:, None]
         to = base * out_t + hq * out_h + i[:, None] * out_t + c[None, :]
         tl.store(partial + to, acc.to(partial.dtype.element_ty), mask=kept)
         top += tl.log2(norm)
         if GATE:
             top -= tl.load(total + hq * slots + slot)
-        tl.store(lse + hq.to(tl.int64) * tokens + base + i, top, mask=live)
+        tl.store(lse + hq * tokens + base + i, top, mask=live)
 
 
 @triton.jit(do_not_specialize=SIZES)
-def spans(
-    w, w_t, w_h, uw, right_k, near_k, near_f, far_k, far_f, items, starts, near_base, tokens, nears, fars, each,
+def near_spans(
+    q, q_t, q_h, v, v_t, v_h, w, w_t, w_h, suffix, total, partial, out_t, out_h, lse,
+    uw, near_k, near_f, items, starts, chunk_base, tokens, slots, nears, scale,
+    G: tl.constexpr, D: tl.constexpr, C: tl.constexpr, OP: tl.constexpr, GATE: tl.constexpr, CARRIED: tl.constexpr,
+):  # fmt: skip
+    """One near span, chunks a and b, and one kv head; shapes as in `chunks`.
+
+    partial and lse of b's queries take in a's keys. With CARRIED, q are the queries that `chunks` has carried, and b's
+    go on to the span's left edge. In near_k, a's keys go on to its right edge; transitions near_f [H, nears, D, D]. A
+    sequence's last span leaves out these two: no query stands to its right.
+    """
+    slot = tl.program_id(0)
+    seq = tl.load(items + 2 * slot)
+    if seq < 0:
+        return
+    first = tl.load(items + 2 * slot + 1) * 2 * C
+    head = tl.program_id(1).to(tl.int64)
+    start = tl.load(starts + seq)
+    n = tl.load(starts + seq + 1) - start - first
+    chunk = tl.load(chunk_base + seq) + first // C
+    base = (start + first).to(tl.int64)
+    i = tl.arange(0, C)
+    c = tl.arange(0, D)
+    live = C + i < n
+    in_a = (i < n)[:, None]
+    in_b = live[:, None]
+    w += base * w_t + head * w_h + i[:, None] * w_t + c[None, :]
+    uw += (head * tokens + base + i[:, None]) * D + c[None, :]
+    near_k += (head * tokens + base + i[:, None]) * D + c[None, :]
+    v += base * v_t + head * v_h + i[:, None] * v_t + c[None, :]
+    k_a = tl.load(near_k, mask=in_a, other=0.0)
+    v_a = tl.load(v, mask=in_a, other=0.0)
+    w_a = tl.load(w, mask=in_a, other=0.0).to(OP)
+    UW_a = tl.load(uw, mask=in_a, other=0.0)
+    if not CARRIED:
+        w_b = tl.load(w + C * w_t, mask=in_b, other=0.0).to(OP)
+        UW_b = tl.load(uw + C * D, mask=in_b, other=0.0)
+    for g in range(G):
+        hq = head * G + g
+        q_b = q + (base + C) * q_t + hq * q_h + i[:, None] * q_t + c[None, :]
+        partial_b = partial + (base + C) * out_t + hq * out_h + i[:, None] * out_t + c[None, :]
+        lse_b = lse + hq * tokens + base + C + i
+        x = tl.load(q_b, mask=in_b, other=0.0)
+        own = tl.load(partial_b, mask=in_b, other=0.0)
+        top = tl.load(lse_b, mask=live, other=0.0)
+        if not CARRIED:
+            x = cross((x.to(tl.float32) * scale).to(OP), w_b, UW_b, OP, i[:, None] >= i[None, :])
+        if GATE:
+            at = hq * slots + chunk
+            scores = dot_add(x, tl.trans(k_a), add_suffix(suffix + at * 2 * C, C, C))
+        else:
+            scores = dot(x, tl.trans(k_a))
+        norm = tl.full([C, 8], 1 / 8, tl.float32)
+        top, norm, acc = softmax_step(scores, v_a, top, norm, own.to(tl.float32))
+        norm = tl.sum(norm, 1)
+        top += tl.log2(norm)
+        if GATE:
+            top -= tl.load(total + at)
+        tl.store(partial_b, (acc * (1 / norm)[:, None]).to(partial.dtype.element_ty), mask=in_b)
+        tl.store(lse_b, top, mask=live)
+        if CARRIED:
+            tl.store(q_b, cross(x, w_a, UW_a, OP), mask=in_b)
+    if n > 2 * C:
+        if CARRIED:  # not before: at D = 128 two programs share the shared memory of a processor
+            w_b = tl.load(w + C * w_t).to(OP)
+            UW_b = tl.load(uw + C * D)
+        F_b = transition(w_b, UW_b, D)
+        over = F_b.to(OP)
+        carried_k = dot(k_a, over).to(OP)
+        F = dot_add(tl.trans(UW_a), dot(w_a, over).to(OP), F_b).to(OP)
+        tl.debug_barrier()  # all threads have read the keys
+        tl.store(near_k, carried_k)
+        tl.store(near_f + (head * nears + slot) * D * D + c[:, None] * D + c[None, :], F)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def far_spans(
+    near_k, near_f, far_k, far_f, items, starts, near_base, tokens, nears, fars, each,
     D: tl.constexpr, N: tl.constexpr, C: tl.constexpr, S: tl.constexpr, OP: tl.constexpr,
 ):  # fmt: skip
     """N columns of one far span of `each` near spans of S tokens, and one kv head.
 
-    Keys [H, tokens, D] at the right edges of their near and far spans; transitions near_f [H, nears, D, D], far_f
-    [H, fars, D, D]. A sequence's last span of either kind is left out: no query stands to its right.
+    Keys far_k [H, tokens, D] and transitions far_f [H, fars, D, D]; a sequence's last far span is left out.
     """
     slot = tl.program_id(0)
     seq = tl.load(items + 2 * slot)
@@ -100,119 +192,87 @@ def spans(
     far = tl.load(items + 2 * slot + 1)
     head = tl.program_id(1).to(tl.int64)
     start = tl.load(starts + seq)
-    length = tl.load(starts + seq + 1) - start
-    followed = (far + 1) * S * each < length
-    base = (start + far * S * each).to(tl.int64)
-    w += base * w_t + head * w_h
-    at = (head * tokens + base) * D
-    near_f += (head * nears + tl.load(near_base + seq) + far * each) * D * D
-    i = tl.arange(0, C)
+    if (far + 1) * S * each >= tl.load(starts + seq + 1) - start:
+        return
     c = tl.arange(0, D)
     n = tl.program_id(2) * N + tl.arange(0, N)
-    square = c[:, None] * D + n[None, :]
-    one = tl.where(c[:, None] == n[None, :], 1.0, 0.0)
-    over_far = one
-    count = tl.minimum(each, (length - 1) // S - far * each)
-    for back in range(0, count):
-        over_near = one
-        for chunk in range(S // C - 1, -1, -1):
-            first = (count - 1 - back) * S + chunk * C
-            rows = at + (first + i[:, None]) * D
-            ww = tl.load(w + first * w_t + i[:, None] * w_t + c[None, :]).to(OP)
-            UW = tl.trans(tl.load(uw + rows + c[None, :]))
-            kk = tl.load(right_k + rows + c[None, :])
-            over = over_near.to(OP)
-            tl.store(near_k + rows + n[None, :], dot(kk, over).to(OP))
-            over_near = dot_add(UW, dot(ww, over).to(OP), over_near)
-            if followed:
-                over = over_far.to(OP)
-                tl.store(far_k + rows + n[None, :], dot(kk, over).to(OP))
-                over_far = dot_add(UW, dot(ww, over).to(OP), over_far)
-        tl.store(near_f + (count - 1 - back) * D * D + square, over_near.to(OP))
-    if followed:
-        tl.store(far_f + (head * fars + slot) * D * D + square, over_far.to(OP))
-
-
-@triton.jit
-def cross(x, w, UW, seen, OP: tl.constexpr):
-    """Query rows x [R, D] go left over the tokens of a chunk that they have seen: w^T [D, C], UW [C, D]."""
-    X = tl.where(seen, dot(x, w), 0.0).to(OP)
-    return dot_add(X, UW, x.to(tl.float32)).to(OP)
+    rows = tl.arange(0, C)[:, None] * D
+    near_f += (head * nears + tl.load(near_base + seq) + far * each) * D * D + c[:, None] * D + c[None, :]
+    at = (head * tokens + start + far * S * each) * D
+    over = tl.where(c[:, None] == n[None, :], 1.0, 0.0).to(OP)
+    for back in range(0, each):
+        near = each - 1 - back
+        F = tl.load(near_f + near * D * D)
+        for chunk in tl.static_range(S // C):
+            keys = at + (near * S + chunk * C) * D + rows
+            tl.store(far_k + keys + n[None, :], dot(tl.load(near_k + keys + c[None, :]), over).to(OP))
+        over = dot(F, over).to(OP)
+    tl.store(far_f + (head * fars + slot) * D * D + c[:, None] * D + n[None, :], over)
 
 
 @triton.jit(do_not_specialize=SIZES)
 def walk(
     q, q_t, q_h, v, v_t, v_h, w, w_t, w_h, suffix, total, out, partial, out_t, out_h, lse, scale,
-    uw, right_k, near_k, near_f, far_k, far_f,
+    uw, near_k, near_f, far_k, far_f,
     pk, pk_b, pk_h, pv, pv_b, pv_h, pf, pf_b, pf_h, pg, pg_b, pg_h, open_k, open_f, context, table, table_n, gate_scale,
-    items, starts, chunk_base, near_base, far_base, tokens, slots, nears, fars, each,
-    G: tl.constexpr, D: tl.constexpr, C: tl.constexpr, S: tl.constexpr, P: tl.constexpr,
-    OP: tl.constexpr, HOLD: tl.constexpr, GATE: tl.constexpr, PREFIX: tl.constexpr, STAGES: tl.constexpr,
+    items, starts, chunk_base, far_base, tokens, slots, nears, fars, each,
+    G: tl.constexpr, D: tl.constexpr, C: tl.constexpr, S: tl.constexpr, P: tl.constexpr, OP: tl.constexpr,
+    CARRIED: tl.constexpr, GATE: tl.constexpr, PREFIX: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The queries of a near span, two chunks, and one head over all keys before their chunks; shapes as above.
+    """The queries of a near span of S tokens and one head over all keys before it; shapes as above.
 
-    The pages' arguments are those of `over_pages`. HOLD: dtype of the queries from span to span. In OP the matrix unit
-    reads them from shared memory, as it does whatever a loop carries; in float32 they are converted in each span and
-    come from registers.
+    With CARRIED, q are queries at the span's left edge. The pages' arguments are those of `over_pages`. near_f and
+    far_f in OP or, as its bits, in integers: numbers go to shared memory as soon as they are loaded, and are waited
+    for; bits stay in registers until their product.
     """
     slot = tl.num_programs(0) - 1 - tl.program_id(0)  # longest walks first
     seq = tl.load(items + 2 * slot)
     if seq < 0:
         return
     first = tl.load(items + 2 * slot + 1) * S
-    hq = tl.program_id(1)
-    head = (hq // G).to(tl.int64)
+    hq = tl.program_id(1).to(tl.int64)
+    head = hq // G
     start = tl.load(starts + seq).to(tl.int64)
     length = (tl.load(starts + seq + 1) - start).to(tl.int32)
+    chunk = tl.load(chunk_base + seq) + first // C
+    far0 = tl.load(far_base + seq)
     r = tl.arange(0, S)
-    i = tl.arange(0, C)
     c = tl.arange(0, D)
-    row = first + r
-    live = row < length
-    q += (start + first) * q_t + hq * q_h
-    x = (tl.load(q + r[:, None] * q_t + c[None, :], mask=live[:, None], other=0.0).to(tl.float32) * scale).to(OP)
-    to = (start + first) * out_t + hq * out_h
-    to_tile = r[:, None] * out_t + c[None, :]
-    acc = tl.load(partial + to + to_tile, mask=live[:, None], other=0.0).to(tl.float32)
-    top = tl.load(lse + hq.to(tl.int64) * tokens + start + row, mask=live, other=0.0)
-    norm = tl.full([S, 8], 1 / 8, tl.float32)
-
+    i = tl.arange(0, C)
+    live = first + r < length
+    # All loads before the first one is converted, which makes threads wait for each other.
+    to = (start + first) * out_t + hq * out_h + r[:, None] * out_t + c[None, :]
+    own = tl.load(partial + to, mask=live[:, None], other=0.0)
+    top = tl.load(lse + hq * tokens + start + first + r, mask=live, other=0.0)
+    x = tl.load(q + (start + first) * q_t + hq * q_h + r[:, None] * q_t + c[None, :], mask=live[:, None], other=0.0)
     keys = (head * tokens + start) * D
-    uw += keys
-    right_k += keys
-    w += start * w_t + head * w_h
-    v += start * v_t + head * v_h
-    w_tile = i[None, :] * w_t + c[:, None]  # w^T, [D, C]
-    k_tile = i[None, :] * D + c[:, None]
-    v_tile = i[:, None] * v_t + c[None, :]
-    f_tile = c[:, None] + c[None, :] * D  # F^T
-    v_step = C * v_t.to(tl.int32)
-    if GATE:
-        slot0 = hq.to(tl.int64) * slots + tl.load(chunk_base + seq) + first // C
-        suffix += slot0 * 2 * C
-        total += slot0
-        level = tl.num_programs(1).to(tl.int64) * slots
-    # The queries have met the keys of their own chunk, but not yet crossed it. All loads first: they wait together.
-    left, right = first + i, first + C + i
-    k1 = tl.load(right_k + first * D + k_tile, mask=(left < length)[None, :], other=0.0)
-    v1 = tl.load(v + first.to(tl.int64) * v_t + v_tile, mask=(left < length)[:, None], other=0.0)
-    w2 = tl.load(w + (first + C).to(tl.int64) * w_t + w_tile, mask=(right < length)[None, :], other=0.0).to(OP)
-    UW2 = tl.load(uw + right[:, None] * D + c[None, :], mask=(right < length)[:, None], other=0.0)
-    w1 = tl.load(w + first.to(tl.int64) * w_t + w_tile, mask=(left < length)[None, :], other=0.0).to(OP)
-    UW1 = tl.load(uw + left[:, None] * D + c[None, :], mask=(left < length)[:, None], other=0.0)
-    x = cross(x, w2, UW2, r[:, None] >= (C + i)[None, :], OP)
-    later = r >= C
-    scores = dot_add(x, k1, add_suffix(suffix, S, C)) if GATE else dot(x, k1)
-    top, norm, acc = softmax_step(tl.where(later[:, None], scores, float("-inf")), v1, top, norm, acc)
-    x = cross(x, w1, UW1, r[:, None] >= i[None, :], OP)
-    if GATE:
-        top -= tl.where(later, tl.load(total), 0.0)
+    if not CARRIED:
+        x = (x.to(tl.float32) * scale).to(OP)
+        w += start * w_t + head * w_h + c[None, :]
+        uw += keys + c[None, :]
+        a, b = (first + i)[:, None], (first + C + i)[:, None]
+        w_b = tl.load(w + b.to(tl.int64) * w_t, mask=b < length, other=0.0).to(OP)
+        UW_b = tl.load(uw + b * D, mask=b < length, other=0.0)
+        w_a = tl.load(w + a.to(tl.int64) * w_t, mask=a < length, other=0.0).to(OP)
+        UW_a = tl.load(uw + a * D, mask=a < length, other=0.0)
+        x = cross(x, w_b, UW_b, OP, r[:, None] >= (C + i)[None, :])
+        x = cross(x, w_a, UW_a, OP, r[:, None] >= i[None, :])
+    acc = own.to(tl.float32)
+    norm = tl.full([S, 8], 1 / 8, tl.float32)
 
     near = first // S % each
     far = first // (S * each)
-    near_f += (head * nears + tl.load(near_base + seq) + first // S) * D * D
-    far_f += (head * fars + tl.load(far_base + seq) + far) * D * D
-    x = x.to(HOLD)
+    near_f += (head * nears + slot) * D * D
+    far_f += (head * fars + far0 + far) * D * D
+    v += start * v_t + head * v_h
+    v_step = C * v_t.to(tl.int32)
+    k_tile = i[None, :] * D + c[:, None]
+    v_tile = i[:, None] * v_t + c[None, :]
+    f_tile = c[:, None] + c[None, :] * D  # F^T
+    if GATE:
+        suffix += (hq * slots + chunk) * 2 * C
+        total += hq * slots + chunk
+        level = tl.num_programs(1).to(tl.int64) * slots
     edge = first  # keys before it are still to come
     for step in range(0, near + far):
         if step < near:
@@ -226,9 +286,8 @@ def walk(
             far_f -= D * D
             f = far_f
             kind = 2
-            tiles = S * each // C
-        x16 = x.to(OP)
-        F = tl.load(f + f_tile)  # on its way while the tiles are walked
+            tiles = S // C * each
+        F = tl.load(f + f_tile)
         k_ptr += (edge - C) * D
         v_ptr = v + (edge - C).to(tl.int64) * v_t
         if GATE:
@@ -237,18 +296,18 @@ def walk(
             sums = suffix + (kind * level - 1) * 2 * C
         for t in tl.range(0, tiles, num_stages=STAGES):
             kk = tl.load(k_ptr - t * (C * D) + k_tile)
-            scores = dot_add(x16, kk, add_suffix(sums - t * (2 * C), S, C)) if GATE else dot(x16, kk)
+            scores = dot_add(x, kk, add_suffix(sums - t * (2 * C), S, C)) if GATE else dot(x, kk)
             top, norm, acc = softmax_step(scores, tl.load(v_ptr - t * v_step + v_tile), top, norm, acc)
         edge -= tiles * C
-        x = dot(x16, F).to(HOLD)
+        x = dot(x, F.to(OP, bitcast=True)).to(OP)
         if GATE:
             suffix -= tiles * 2 * C
             top -= passed
 
     if PREFIX:
         norm, acc = over_pages(
-            x.to(OP), 1.0, top, norm, acc, seq, hq,
+            x, 1.0, top, norm, acc, seq, tl.program_id(1),
             pk, pk_b, pk_h, pv, pv_b, pv_h, pf, pf_b, pf_h, pg, pg_b, pg_h, open_k, open_f,
             context, table, table_n, gate_scale, G, D, C, P, OP, True, GATE, 1 if STAGES == 1 else 2,
         )  # fmt: skip
-    tl.store(out + to + to_tile, (acc / tl.sum(norm, 1)[:, None]).to(out.dtype.element_ty), mask=live[:, None])
+    tl.store(out + to, (acc * (1 / tl.sum(norm, 1))[:, None]).to(out.dtype.element_ty), mask=live[:, None])

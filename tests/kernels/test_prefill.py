@@ -27,13 +27,15 @@ def run(batch, dtype, device, each=None):
     return error(out, batch.rounded(dtype).expected())
 
 
+@pytest.mark.parametrize("kv_heads", [1, 2])
 @modes
-def test_packed_lengths_around_every_tile_edge(path, gate, device):
-    assert run(tokens(LENGTHS, shape(path, gate)), torch.float32, device) < 5e-6
+def test_packed_lengths_around_every_tile_edge(path, gate, kv_heads, device):
+    assert run(tokens(LENGTHS, shape(path, gate, kv_heads=kv_heads)), torch.float32, device) < 5e-6
 
 
-def test_far_spans(device):
-    assert run(tokens([513, 301], shape(True, True, heads=1)), torch.float32, device, each=2) < 5e-6
+@pytest.mark.parametrize("heads", [1, 2])
+def test_far_spans(heads, device):
+    assert run(tokens([513, 301], shape(True, True, heads=heads)), torch.float32, device, each=2) < 5e-6
 
 
 @pytest.mark.parametrize(("d", "heads", "kv_heads"), [(32, 3, 1), (64, 1, 1), (128, 2, 1)])
