@@ -12,6 +12,7 @@ import argparse
 import json
 import math
 from collections.abc import Iterable
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ recipe, the data and the comparison are in [the page of all of them](../../READM
 - Method: {about}
 - Format: flash-linear-attention's (`{model_type}`), 3 layers, width 128, 4 heads; byte-level BPE of 1,024 tokens
 - Data: generated phone books, needles, variable chains, flip-flops, repeated recall and copies, and the prose and
-  sources of Python 3.12; {rows} tokens in all. Seed {seed} draws the initial weights and the order of the rows.
+  sources of Python 3.11; {rows} tokens in all. Seed {seed} draws the initial weights and the order of the rows.
 - Licence: Apache-2.0, as longeval. The text it saw is Python's, under the PSF licence.
 
 It can look up, recall and copy in the formats that it was trained on, as well as the tables say. It cannot hold a
@@ -147,9 +148,10 @@ def _curve(losses: list[dict[str, float]], kind: str) -> tuple[list[float], list
 
 
 def _loss_axes(axes: Any, title: str) -> None:
-    axes.axvline(PHASES[0].steps, color="#1f1f1f", linestyle="--", linewidth=0.8)
+    for end in list(accumulate(phase.steps for phase in PHASES))[:-1]:
+        axes.axvline(end, color="#1f1f1f", linestyle="--", linewidth=0.8)
     axes.set_title(title, loc="left", fontsize=10)
-    axes.set_xlabel(f"step (rows of {PHASES[0].length}, then {PHASES[1].length} tokens)", fontsize=8)
+    axes.set_xlabel(f"step (rows of {', then '.join(str(phase.length) for phase in PHASES)} tokens)", fontsize=8)
     axes.set_ylabel("loss per token (nats)", fontsize=8)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.25)

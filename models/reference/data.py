@@ -27,9 +27,10 @@ from longeval.models.reference import TRAINED_LENGTH, tokenizer
 from longeval.models.reference.documents import KINDS, Document, Kind, texts
 from longeval.tasks.rng import sample_rng
 
-ROWS = {128: 65_536, TRAINED_LENGTH: 49_152}
+ROWS = {32: 131_072, 128: 65_536, TRAINED_LENGTH: 49_152}
 HELD_OUT = 256
-_CELLS = {128: ((128,), (1,)), TRAINED_LENGTH: ((512, 256, 128), (2, 1, 1))}  # their sizes, and how often
+# sizes of their cells, and how often
+_CELLS = {32: ((32,), (1,)), 128: ((128,), (1,)), TRAINED_LENGTH: ((512, 256, 128), (2, 1, 1))}
 _TEXT_SHARE = 0.08  # of what is in cells
 _BLOCK = 1024  # rows that a worker makes at a time
 LABELS = ("prompt", "text", *KINDS)  # what a token is: to be read only, or to be predicted in a text or as an answer

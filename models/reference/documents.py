@@ -22,7 +22,7 @@ from longeval.tasks.ruler.niah import singular
 from longeval.tasks.ruler.vt import draw_chain
 from longeval.tasks.ruler.words import draws, word_list
 from longeval.tasks.state_tracking.flip_flop import flip_flop
-from longeval.tasks.state_tracking.mqrar import mqrar, smallest
+from longeval.tasks.state_tracking.mqrar import VARIABLES, mqrar, smallest
 from longeval.tasks.state_tracking.symbols import SymbolSequence
 
 END = "</s>"
@@ -108,7 +108,10 @@ def memory(rng: random.Random, pairs: int) -> Document:
 
 
 def recall(rng: random.Random, steps: int) -> Document:
-    """Repeated recall of a variable's last value, or of the one before it."""
+    """Repeated recall of a variable's last value, or of the one before it; of few variables where all have no room."""
+    if steps < smallest(1):
+        variables = rng.sample(VARIABLES, max(2, steps // 3))
+        return _symbols(mqrar(rng, max(steps, smallest(1, variables)), 1, variables))
     back = 2 if steps > smallest(2) and rng.random() < 0.5 else 1
     return _symbols(mqrar(rng, max(steps, smallest(back)), back))
 
@@ -149,7 +152,7 @@ class Kind:
 
 
 KINDS: dict[str, Kind] = {
-    "phone book": Kind(phone_book, 36, unit=23, rest=32),
+    "phone book": Kind(phone_book, 36, unit=23, rest=32, smallest=128),
     "needles": Kind(needles, 26, unit=25, rest=110, smallest=256),
     "chain": Kind(chain, 4, unit=27, rest=130, smallest=512),
     "flip-flop": Kind(memory, 9, unit=2, rest=2),

@@ -1,9 +1,9 @@
 """The five position methods that are compared, as fla configs of one size, and their networks before training.
 
-NoPE is FoX with its gates frozen open: log f = -exp(-100) is 0 in float32, and what is left knows no positions. fla has
+NoPE is FoX with its gates frozen open: log f = -exp(-200) is 0 in float32, and what is left knows no positions. fla has
 no model type without positions, and so every checkpoint loads there.
 
-Beside weights of standard deviation 0.02 (less into the residual stream), gates and transitions start with memories of
+Beside weights of standard deviation 0.05 (less into the residual stream), gates and transitions start with memories of
 different spans, from SHORTEST to LONGEST tokens, spread over a layer's heads as in FoX (arXiv 2503.02130, section 3):
 a forget gate f = 1 - 1 / span; a transition that erases beta / d = 1 / span of a key.
 """
@@ -22,8 +22,8 @@ from longeval.models.reference import TRAINED_LENGTH
 from longeval.models.reference.tokenizer import BOS, EOS, VOCABULARY
 
 SHORTEST, LONGEST = 4, 1024
-_DEVIATION = 0.02
-_OPEN = 100.0  # bias of a frozen gate
+_DEVIATION = 0.05
+_OPEN = 200.0  # bias of a frozen gate; below 104, log f is a denormal number, which slows a CPU down
 _RANK, _WIDTH = 32, 3  # of w's projection and convolution: constants of fla's code
 _SIZE: dict[str, Any] = {
     "hidden_size": 128,

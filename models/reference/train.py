@@ -48,8 +48,9 @@ class Phase:
     steps: int
 
 
-PHASES = (Phase(128, 64, 5000), Phase(TRAINED_LENGTH, 32, 5000))  # looking up is learned faster on short rows
-RATE, WARM_UP, LAST_RATE = 4e-3, 400, 0.05  # peak, steps, share of the peak at the end
+# On short rows, attention to the tokens just before is found soon, and with it copying and looking up.
+PHASES = (Phase(32, 256, 1000), Phase(128, 64, 4000), Phase(TRAINED_LENGTH, 32, 5000))
+RATE, WARM_UP, LAST_RATE = 3e-3, 400, 0.05  # peak, steps, share of the peak at the end
 BETAS, DECAY, CLIP = (0.9, 0.98), 0.1, 1.0
 WEIGHTS = {"prompt": 0.02, "text": 0.2}  # of a token in the loss; an answer's is 1
 LOG_EVERY, SAVE_EVERY = 50, 1000

@@ -14,20 +14,21 @@ from __future__ import annotations
 
 import random
 import string
+from collections.abc import Sequence
 
 from longeval.tasks.state_tracking.symbols import SymbolSequence
 
 VARIABLES = (string.ascii_lowercase + string.ascii_uppercase)[:32]
 
 
-def smallest(back: int) -> int:
+def smallest(back: int, variables: Sequence[str] = VARIABLES) -> int:
     """The fewest steps: `back` assignments to every variable, and one question."""
-    return back * len(VARIABLES) + 1
+    return back * len(variables) + 1
 
 
-def mqrar(rng: random.Random, steps: int, back: int) -> SymbolSequence:
-    """`steps` assignments and questions with N = `back`."""
-    values: dict[str, list[str]] = {variable: [] for variable in VARIABLES}
+def mqrar(rng: random.Random, steps: int, back: int, variables: Sequence[str] = VARIABLES) -> SymbolSequence:
+    """`steps` assignments and questions with N = `back`; the task has all `variables`."""
+    values: dict[str, list[str]] = {variable: [] for variable in variables}
     symbols: list[str] = []
     targets: list[int] = []
 
@@ -42,10 +43,10 @@ def mqrar(rng: random.Random, steps: int, back: int) -> SymbolSequence:
         targets.append(len(symbols) - 1)
 
     for _ in range(back):
-        for variable in rng.sample(VARIABLES, len(VARIABLES)):
+        for variable in rng.sample(variables, len(variables)):
             assign(variable)
-    for _ in range(steps - smallest(back)):
+    for _ in range(steps - smallest(back, variables)):
         step = rng.choice([assign, ask])
-        step(rng.choice(VARIABLES))
-    ask(rng.choice(VARIABLES))
+        step(rng.choice(variables))
+    ask(rng.choice(variables))
     return SymbolSequence(symbols, targets)

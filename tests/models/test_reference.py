@@ -22,18 +22,19 @@ NAMES = [*CHECKPOINTS, *MORE_SEEDS]
 # ---- documents and rows
 
 
+@pytest.mark.parametrize("units", [12, 60])
 @pytest.mark.parametrize("kind", KINDS)
-def test_answers_can_be_told_from_what_stands_before_them(kind):
+def test_answers_can_be_told_from_what_stands_before_them(kind, units):
     """Everything but a flip of a coin: names, numbers and values stand in the text before they are asked for."""
     for seed in range(5):
-        document = KINDS[kind].make(random.Random(seed), 12)
+        document = KINDS[kind].make(random.Random(seed), units)
         assert document.answers
         assert document.text.endswith(END)
         for first, last in document.answers:
             answer = document.text[first:last].replace(END, "").strip(" .\n")
             for word in answer.split():
                 assert word in document.text[:first]
-    assert KINDS[kind].make(random.Random(1), 12) == KINDS[kind].make(random.Random(1), 12)
+    assert KINDS[kind].make(random.Random(1), units) == KINDS[kind].make(random.Random(1), units)
 
 
 @pytest.mark.parametrize(("task", "kind"), [("phonebook/lookup", "phone book"), ("ruler/niah_single_1", "needles")])
@@ -47,13 +48,14 @@ def test_training_asks_as_evaluation_does(task, kind):
     assert asked.endswith(":" if kind == "phone book" else "is")
 
 
-def test_rows_are_full_and_labelled():
-    tokens, labels = data.make_rows(128, 0, 40)
-    assert tokens.shape == labels.shape == (40, 129)
+@pytest.mark.parametrize(("length", "kind"), [(32, "recall"), (128, "phone book")])
+def test_rows_are_full_and_labelled(length, kind):
+    tokens, labels = data.make_rows(length, 0, 40)
+    assert tokens.shape == labels.shape == (40, length + 1)
     assert tokens.max() < tokenizer.VOCABULARY
     assert (tokens[:, 0] == tokenizer.BOS).all()
-    assert set(np.unique(labels)) >= {data.PROMPT, data.TEXT, data.LABELS.index("phone book")}
-    again, _ = data.make_rows(128, 7, 8)
+    assert set(np.unique(labels)) >= {data.PROMPT, data.TEXT, data.LABELS.index(kind)}
+    again, _ = data.make_rows(length, 7, 8)
     np.testing.assert_array_equal(again[0], tokens[7])
 
 
@@ -122,7 +124,7 @@ def test_forward_is_the_backends(method, tmp_path, rows):
     """What is trained is what the backend runs, from the saved file: weights rounded to bfloat16 in both."""
     network, names = new_network(method, 3)
     for parameter in network.parameters():
-        parameter.data = (parameter.data * (20 if parameter.dim() > 1 else 1)).bfloat16().float()
+        parameter.data = (parameter.data * (8 if parameter.dim() > 1 else 1)).bfloat16().float()
     train.save_checkpoint(network, names, METHODS[method], tmp_path)
     ids = torch.from_numpy(np.load(rows / "tokens-512.npy")[0].astype(np.int64))
     with torch.no_grad():
@@ -180,6 +182,7 @@ def test_gates_and_transitions_start_with_spread_memories():
 def test_nope_knows_no_positions():
     """Shuffling what stands before the last token does not move its prediction, in one layer."""
     network, _ = new_network("nope", 0)
+    assert not torch.nn.functional.logsigmoid(network.model.blocks[0].attn.f_proj.bias).any()
     h = torch.randn(1, 40, network.arch.hidden_size)
     shuffled = torch.cat([h[:, torch.randperm(39)], h[:, 39:]], dim=1)
     one, other = (train.run_block(network.model.blocks[0], x)[:, -1] for x in (h, shuffled))
@@ -205,9 +208,10 @@ def test_shipped_checkpoints(name):
         assert said in card
 
 
-def test_a_shipped_checkpoint_looks_up_what_it_never_saw():
-    model = load_model("demo")
-    assert (model.name, model.trained_length, model.bos) == ("demo:path-fox", TRAINED_LENGTH, tokenizer.BOS)
+@pytest.mark.parametrize(("name", "full"), [("demo", "demo:path-fox"), ("demo:nope", "demo:nope")])
+def test_a_shipped_checkpoint_looks_up_what_it_never_saw(name, full):
+    model = load_model(name)
+    assert (model.name, model.trained_length, model.bos) == (full, TRAINED_LENGTH, tokenizer.BOS)
     samples = get_task("phonebook/lookup").build(model.tokenizer, 256, 8, seed=5)
     found = {g.index: g.text for g in model.generate([sample.ids for sample in samples], 20)}
     right = [found[index].strip() == sample.references[0] for index, sample in enumerate(samples)]

@@ -184,6 +184,12 @@ def test_mqrar_smallest_sequence():
     assert len(sequence.targets) == 1
 
 
+def test_mqrar_of_few_variables():
+    sequence = mqrar.mqrar(random.Random(0), 20, 1, "abc")
+    assert {symbol for symbol in sequence.symbols if symbol.isalpha()} == set("abc")
+    assert len(sequence.symbols) == 2 * 20 + len(sequence.targets)
+
+
 # ---- as tokens
 
 
