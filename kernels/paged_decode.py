@@ -189,8 +189,9 @@ def attend_pages(
 
 @triton.jit(do_not_specialize=SIZES)
 def merge(part_o, part_lse, out, out_t, out_h, lengths, parts, HQ: tl.constexpr, D: tl.constexpr, LATER: tl.constexpr):
-    """One sequence and query head: out = sum of parts, weighted by 2^lse; zero for a sequence of length 0.
+    """One sequence and query head: out [N, HQ, D] = sum of parts, weighted by 2^lse; zero for a sequence of length 0.
 
+    part_o [N, HQ, parts, D] and part_lse [N, HQ, parts]; what a part without tokens holds in part_o is never read.
     LATER parts at a time: their number grows to hundreds where heads are few, and one tile of all would spill.
     """
     seq = tl.program_id(0)

@@ -15,7 +15,7 @@ LOG2E = 1.4426950408889634
 LOWEST = tl.constexpr(-1e30)  # a softmax's maximum before its first key: -inf would make NaN of a tile without any
 
 # Arguments that change from call to call: one compiled kernel must serve every value.
-SIZES = ["tokens", "slots", "nears", "fars", "each", "chunk_slots", "table_n", "parts", "splits"]
+SIZES = ["tokens", "slots", "nears", "fars", "each", "table_n", "parts", "splits"]
 
 
 @triton.jit
