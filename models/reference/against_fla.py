@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from longeval.models import load_model
-from longeval.models.reference import CHECKPOINTS, DEMO, TRAINED_LENGTH, find_reference
+from longeval.models.reference import CHECKPOINTS, DEMO, MORE_SEEDS, TRAINED_LENGTH, find_reference
 from longeval.models.reference.data import make_rows
 
 Losses = npt.NDArray[np.float32]
@@ -63,13 +63,15 @@ def compare(name: str, rows: list[list[int]], device: str, dtype: str) -> str:
 
 
 def main() -> None:
-    import fla.models  # registers its model types
-
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("models", nargs="*", default=[f"{DEMO}:{name}" for name in CHECKPOINTS])
+    parser.add_argument("models", nargs="*", default=[f"{DEMO}:{name}" for name in (*CHECKPOINTS, *MORE_SEEDS)])
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=TRAINED_LENGTH, help="of each row")
     arguments = parser.parse_args()
+    try:
+        import fla.models  # registers its model types
+    except ImportError as error:
+        parser.error(f"{error}: pip install flash-linear-attention==0.6.0")
     if fla.layers.attn.flash_attn_func is None:
         print("without flash-attn: fla's RoPE with PyTorch's attention")
         fla.layers.attn.flash_attn_func = plain_attention

@@ -243,6 +243,8 @@ def main() -> None:
     parser.add_argument("runs", type=Path, help="folder written by longeval demo --seeds")
     runs = parser.parse_args().runs
     names = [*CHECKPOINTS, *MORE_SEEDS]
+    if missing := [name for name in names if not (runs / name / "scores.json").is_file()]:
+        parser.error(f"no {runs / missing[0] / 'scores.json'}: longeval demo --seeds --out {runs}")
     for name in names:
         folder = find_reference(f"{DEMO}:{name}")[1]
         (folder / "README.md").write_text(card(name, runs / name), encoding="utf-8")

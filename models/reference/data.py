@@ -114,6 +114,11 @@ def make_rows(length: int, start: int, stop: int) -> Row:
     return np.stack(tokens), np.stack(labels)
 
 
+def row_files(folder: Path, length: int) -> tuple[Path, Path]:
+    """Tokens and labels of all rows of a length."""
+    return folder / f"tokens-{length}.npy", folder / f"labels-{length}.npy"
+
+
 def write(folder: Path, rows: Mapping[int, int], workers: int | None = None) -> None:
     """Makes `rows`, a number for each length, on `workers` processes (all cores by default)."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -124,11 +129,14 @@ def write(folder: Path, rows: Mapping[int, int], workers: int | None = None) -> 
             starts = range(0, count, _BLOCK)
             stops = [min(start + _BLOCK, count) for start in starts]
             tokens, labels = zip(*pool.map(make_rows, [length] * len(stops), starts, stops), strict=True)
-            np.save(folder / f"tokens-{length}.npy", np.concatenate(tokens))
-            np.save(folder / f"labels-{length}.npy", np.concatenate(labels))
+            for file, parts in zip(row_files(folder, length), (tokens, labels), strict=True):
+                np.save(file, np.concatenate(parts))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("folder", type=Path)
-    write(parser.parse_args().folder, ROWS)
+    try:
+        write(parser.parse_args().folder, ROWS)
+    except OSError as error:
+        parser.error(str(error))

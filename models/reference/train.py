@@ -30,12 +30,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
 
+from longeval.errors import UserError
 from longeval.kernels import dense
 from longeval.kernels.pages import Householder
 from longeval.kernels.reference import ScoreRule
 from longeval.models.network import Block, Network, score_rule
 from longeval.models.reference import TRAINED_LENGTH, tokenizer
-from longeval.models.reference.data import HELD_OUT, LABELS
+from longeval.models.reference.data import HELD_OUT, LABELS, row_files
 from longeval.models.reference.methods import METHODS, new_network
 
 
@@ -89,7 +90,7 @@ class Rows:
     """The rows of one phase on the device, in the order in which the phase takes them."""
 
     def __init__(self, phase: Phase, data: Path, seed: int, device: torch.device) -> None:
-        tokens, labels = (np.load(data / f"{name}-{phase.length}.npy") for name in ("tokens", "labels"))
+        tokens, labels = map(np.load, row_files(data, phase.length))
         self.tokens = torch.from_numpy(tokens.view(np.int16)).to(device)
         self.labels = torch.from_numpy(labels).to(device)
         needed = phase.steps * phase.batch
@@ -105,7 +106,7 @@ class Training:
     """One run. Everything that changes from step to step is on the device, so that a step can be a CUDA graph."""
 
     def __init__(self, method: str, seed: int, data: Path, phases: Sequence[Phase], device: torch.device) -> None:
-        self.method, self.phases, self.device = method, phases, device
+        self.method, self.seed, self.phases, self.device = method, seed, phases, device
         network, self.names = new_network(method, seed)
         self.network = network.to(device)
         self.rows = [Rows(phase, data, seed, device) for phase in phases]
@@ -187,15 +188,21 @@ class Training:
         lines.append(json.dumps({"step": done, "accuracy": self.accuracy()}))
         (out / "loss.jsonl").write_text("\n".join(lines) + "\n")
         state = {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict()}
-        torch.save({**state, "losses": self.losses, "step": self.step}, out / "state.pt.new")
+        torch.save({**state, "of": self._recipe(), "losses": self.losses, "step": self.step}, out / "state.pt.new")
         os.replace(out / "state.pt.new", out / "state.pt")
 
     def _load(self, path: Path) -> None:
         state = torch.load(path, map_location=self.device, weights_only=True)
+        if state["of"] != self._recipe():
+            raise UserError(f"{path} is the state of another training ({state['of']}): choose another folder")
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.losses.copy_(state["losses"])
         self.step.copy_(state["step"])
+
+    def _recipe(self) -> str:
+        phases = (f"{phase.steps} steps on {phase.batch} rows of {phase.length}" for phase in self.phases)
+        return f"{self.method}, seed {self.seed}, {', '.join(phases)}"
 
     def _mean_losses(self, start: int) -> dict[str, float]:
         sums, counts = self.losses[start : start + LOG_EVERY].sum(0).T.tolist()
@@ -262,10 +269,16 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder written by longeval.models.reference.data")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
+    files = [file for phase in PHASES for file in row_files(arguments.data, phase.length)]
+    if missing := [file for file in files if not file.is_file()]:
+        parser.error(f"no {missing[0]}: python -m longeval.models.reference.data {arguments.data}")
     torch.set_float32_matmul_precision("high")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     training = Training(arguments.method, arguments.seed, arguments.data, PHASES, device)
-    training.run(arguments.out)
+    try:
+        training.run(arguments.out)
+    except (UserError, OSError) as error:
+        parser.error(str(error))
     save_checkpoint(training.network, training.names, METHODS[arguments.method], arguments.out)
 
 

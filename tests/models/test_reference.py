@@ -2,6 +2,7 @@
 
 import json
 import random
+import sys
 
 import numpy as np
 import pytest
@@ -10,7 +11,16 @@ from safetensors import safe_open
 
 from longeval.errors import UserError
 from longeval.models import find_model, load_model
-from longeval.models.reference import CHECKPOINTS, MORE_SEEDS, TRAINED_LENGTH, data, find_reference, tokenizer, train
+from longeval.models.reference import (
+    CHECKPOINTS,
+    MORE_SEEDS,
+    TRAINED_LENGTH,
+    cards,
+    data,
+    find_reference,
+    tokenizer,
+    train,
+)
 from longeval.models.reference.documents import END, FIRST_TRAINED, KINDS, texts
 from longeval.models.reference.methods import METHODS, new_network
 from longeval.tasks import get_task
@@ -159,6 +169,28 @@ def test_an_interrupted_training_ends_like_an_undisturbed_one(tmp_path, rows, mo
     logs = [(tmp_path / name / "loss.jsonl").read_text() for name in ("resumed", "undisturbed")]
     assert logs[0] == logs[1]
     assert [json.loads(line)["step"] for line in logs[0].splitlines()] == [2, 4, 6, 6]
+
+
+def test_another_trainings_state_is_refused(tmp_path, rows):
+    training("nope", rows).run(tmp_path)
+    with pytest.raises(UserError, match=r"state of another training \(nope, seed 0, 4 steps on 2 rows of 128, "):
+        training("fox", rows).run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("main", "arguments", "said"),
+    [
+        (train.main, ["--method", "fox", "--data", "nowhere", "--out", "out"], "no nowhere/tokens-32.npy: python -m"),
+        (cards.main, ["nowhere"], "no nowhere/rope/scores.json: longeval demo --seeds --out nowhere"),
+    ],
+)
+def test_missing_files_are_named(main, arguments, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["command", *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert said in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())
 
 
 def test_every_method_sees_the_same_rows(rows):
