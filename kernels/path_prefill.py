@@ -48,7 +48,7 @@ def chunks(
 
     q [tokens, HQ, D], k, v, w [tokens, H, D], beta [tokens, H] by their strides -> uw of `chunk_transform` and keys
     near_k, both [H, tokens, D] in OP; partial [tokens, HQ, D] (out's memory) and lse [HQ, tokens]: attention inside
-    the chunk, as seen from its left edge; carried [tokens, HQ, D]: queries there.
+    the chunk, as seen from its left edge; carried [tokens, HQ, D]: queries there, with CARRIED.
     """
     slot = tl.program_id(0)
     seq = tl.load(items + 2 * slot)
@@ -183,7 +183,8 @@ def far_spans(
 ):  # fmt: skip
     """N columns of one far span of `each` near spans of S tokens, and one kv head.
 
-    Keys far_k [H, tokens, D] and transitions far_f [H, fars, D, D]; a sequence's last far span is left out.
+    near_k, near_f as in `near_spans` -> keys far_k [H, tokens, D] and transitions far_f [H, fars, D, D]; a sequence's
+    last far span is left out.
     """
     slot = tl.program_id(0)
     seq = tl.load(items + 2 * slot)

@@ -1,6 +1,7 @@
 """The paged cache: prefill in any split, then decode, equals one whole prefill."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from cases import error, tokens
 
 from longeval.kernels.attention import Cached, append, decode, prefill
 from longeval.kernels.batched import PagedAttention
+from longeval.kernels.paged_decode import merge
 from longeval.kernels.pages import Householder
 from longeval.kernels.plan import Plan
 from longeval.kernels.pool import PageLayout, Shape, supports
@@ -132,6 +134,21 @@ def test_an_unused_row_of_a_decode_batch(device):
     lengths = torch.tensor([10, 0], dtype=torch.int32, device=device)
     out = decode(batch.rule, q, serving.pool, table, lengths, 64)
     assert error(out[:1], batch.rounded(torch.float32).expected()[9:]) < 5e-6
+    assert torch.equal(out[1], torch.zeros_like(out[1]))
+
+
+def test_more_parts_than_one_tile_are_merged(device):
+    """With empty ones among them, whose output is never read, up to a whole tile in front."""
+    g = torch.Generator().manual_seed(0)
+    o, lse = torch.randn(2, 3, 70, 16, generator=g), 4 * torch.randn(2, 3, 70, generator=g)
+    lse[:, 0, :40] = -torch.inf
+    lse[:, 1, ::3] = -torch.inf
+    expected = ((lse.double() * math.log(2)).softmax(-1).unsqueeze(-1) * o).sum(2)
+    o[lse == -torch.inf] = torch.nan
+    o, lse, lengths = (x.to(device) for x in (o, lse, torch.tensor([7, 0], dtype=torch.int32)))
+    out = torch.full((2, 3, 16), torch.nan, device=device)
+    merge[(2, 3)](o, lse, out, out.stride(0), out.stride(1), lengths, 70, HQ=3, D=16, LATER=32, num_warps=1)
+    assert error(out[0], expected[0]) < 5e-6
     assert torch.equal(out[1], torch.zeros_like(out[1]))
 
 
