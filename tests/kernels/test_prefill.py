@@ -100,16 +100,17 @@ def test_sampled_rows_are_the_definition():
 
 @gpu
 @pytest.mark.parametrize(
-    ("mode", "d"),
+    ("mode", "d", "kv_heads"),
     [
-        ("causal", 64),
-        ("path", 64),
-        *(("path-fox", d) for d in (16, 32, 64, 128)),
-        *(("fox", d) for d in (16, 128, 256)),
+        ("causal", 64, 2),
+        ("path", 64, 4),
+        *(("path-fox", d, 4) for d in (16, 32, 64, 128)),
+        *(("path-fox", d, 2) for d in (64, 128)),
+        *(("fox", d, 2) for d in (16, 128, 256)),
     ],
 )
-def test_bf16_is_as_good_as_pytorch_in_bf16(mode, d, device):
-    batch = tokens([513, 1000], shape(*MODES[mode], d, 4, 2)).rounded(torch.bfloat16)
+def test_bf16_is_as_good_as_pytorch_in_bf16(mode, d, kv_heads, device):
+    batch = tokens([513, 1000], shape(*MODES[mode], d, 4, kv_heads)).rounded(torch.bfloat16)
     plain = dataclasses.replace(
         batch,
         **{
