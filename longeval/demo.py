@@ -54,15 +54,22 @@ def evaluate(config: RunConfig) -> float:
     return time.monotonic() - started
 
 
+def _end_when_interrupted() -> None:
+    """In a worker: an interrupt ends it at once and without a word, whatever it is doing."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+
+
 def demo(checkpoints: Sequence[str], out: Path, console: Console) -> Comparison:
     """Evaluates `checkpoints`, as many at a time as there are cores, and compares them with RoPE."""
     workers = min(len(checkpoints), os.cpu_count() or 1)
-    ended_by_interrupt = (signal.SIGINT, signal.SIG_DFL)  # at once and without a word, whatever a worker is doing
     console.print(f"[dim]{len(checkpoints)} checkpoints, {workers} at a time, into {out}[/]", highlight=False)
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), signal.signal, ended_by_interrupt)
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _end_when_interrupted)
     try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # workers inherit it until they are ready to end
         slowest_first = reversed(checkpoints)
         running = {pool.submit(evaluate, demo_config(checkpoint, out)): checkpoint for checkpoint in slowest_first}
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         for done, future in enumerate(as_completed(running), start=1):
             what = f"{DEMO}:{running[future]} in {future.result():.0f} s, {done} of {len(running)}"
             console.print(f"[dim]{what}[/]", highlight=False)

@@ -44,10 +44,16 @@ def test_samples_grow_fewer_with_length():
     assert config.device == "cpu"
 
 
-def test_an_interrupt_ends_it_at_once(tmp_path):
-    command = [sys.executable, "-m", "longeval", "demo", "--out", str(tmp_path)]
+@pytest.mark.parametrize("begun", ["*/manifest.json", ""])
+def test_an_interrupt_ends_it_at_once(begun, tmp_path):
+    """While checkpoints are evaluated, and while their processes start, which takes them seconds."""
+    script = tmp_path / "command.py"  # as the installed command is one, which the processes import again
+    script.write_text("from longeval.cli import main\n\nif __name__ == '__main__':\n    main()\n")
+    command = [sys.executable, str(script), "demo", "--out", str(tmp_path)]
     running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    while not list(tmp_path.glob("*/manifest.json")):
+    assert "5 checkpoints" in running.stderr.readline()
+    time.sleep(0.4)
+    while begun and not list(tmp_path.glob(begun)):
         assert running.poll() is None
         time.sleep(0.1)
     os.killpg(running.pid, signal.SIGINT)  # as a terminal does, to the workers too
