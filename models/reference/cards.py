@@ -48,7 +48,7 @@ percent.
 
 {accuracy}
 
-`longeval demo` on samples that training never saw, scores × 100 and losses in nats, with 95 % intervals:
+`longeval demo --seeds` on samples that training never saw, scores × 100 and losses in nats, with 95 % intervals:
 
 {scores}
 """
