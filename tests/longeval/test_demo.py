@@ -44,11 +44,21 @@ def test_samples_grow_fewer_with_length():
     assert config.device == "cpu"
 
 
+COMMAND = """
+import signal
+from longeval.cli import main
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # where tests run in the background, it is ignored
+    main()
+"""
+
+
 @pytest.mark.parametrize("begun", ["*/manifest.json", ""])
 def test_an_interrupt_ends_it_at_once(begun, tmp_path):
     """While checkpoints are evaluated, and while their processes start, which takes them seconds."""
     script = tmp_path / "command.py"  # as the installed command is one, which the processes import again
-    script.write_text("from longeval.cli import main\n\nif __name__ == '__main__':\n    main()\n")
+    script.write_text(COMMAND)
     command = [sys.executable, str(script), "demo", "--out", str(tmp_path)]
     running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     assert "5 checkpoints" in running.stderr.readline()
