@@ -109,11 +109,9 @@ def memory(rng: random.Random, pairs: int) -> Document:
 
 def recall(rng: random.Random, steps: int) -> Document:
     """Repeated recall of a variable's last value, or of the one before it; of few variables where all have no room."""
-    if steps < smallest(1):
-        variables = rng.sample(VARIABLES, max(2, steps // 3))
-        return _symbols(mqrar(rng, max(steps, smallest(1, variables)), 1, variables))
+    variables = VARIABLES if steps >= smallest(1) else rng.sample(VARIABLES, max(2, steps // 3))
     back = 2 if steps > smallest(2) and rng.random() < 0.5 else 1
-    return _symbols(mqrar(rng, max(steps, smallest(back)), back))
+    return _symbols(mqrar(rng, max(steps, smallest(back, variables)), back, variables))
 
 
 def _symbols(sequence: SymbolSequence) -> Document:
