@@ -263,7 +263,7 @@ def decode(rule: ScoreRule, q: Tensor, pool: Pool, table: Tensor, lengths: Tenso
     )  # fmt: skip
     merge[(N, HQ)](
         part_o, part_lse, out, out.stride(0), out.stride(1), lengths, parts,
-        HQ=HQ, D=D, LATER=32, num_warps=1,
+        HQ=HQ, D=D, TILE=32, num_warps=1,
     )  # fmt: skip
     return out
 

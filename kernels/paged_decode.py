@@ -188,11 +188,11 @@ def attend_pages(
 
 
 @triton.jit(do_not_specialize=SIZES)
-def merge(part_o, part_lse, out, out_t, out_h, lengths, parts, HQ: tl.constexpr, D: tl.constexpr, LATER: tl.constexpr):
+def merge(part_o, part_lse, out, out_t, out_h, lengths, parts, HQ: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr):
     """One sequence and query head: out [N, HQ, D] = sum of parts, weighted by 2^lse; zero for a sequence of length 0.
 
     part_o [N, HQ, parts, D] and part_lse [N, HQ, parts]; what a part without tokens holds in part_o is never read.
-    LATER parts at a time: their number grows to hundreds where heads are few, and one tile of all would spill.
+    TILE parts at a time: their number grows to hundreds where heads are few, and one tile of all would spill.
     """
     seq = tl.program_id(0)
     hq = tl.program_id(1)
@@ -202,8 +202,8 @@ def merge(part_o, part_lse, out, out_t, out_h, lengths, parts, HQ: tl.constexpr,
     top = float("-inf")
     norm = 0.0
     acc = tl.zeros([D], tl.float32)
-    for first in range(0, count, LATER):
-        p = first + tl.arange(0, LATER)
+    for first in range(0, count, TILE):
+        p = first + tl.arange(0, TILE)
         lse = tl.load(part_lse + at + p, mask=p < count, other=float("-inf"))
         highest = tl.maximum(top, tl.max(lse, 0))
         base = tl.where(highest == float("-inf"), 0.0, highest)

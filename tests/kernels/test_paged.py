@@ -147,7 +147,7 @@ def test_more_parts_than_one_tile_are_merged(device):
     o[lse == -torch.inf] = torch.nan
     o, lse, lengths = (x.to(device) for x in (o, lse, torch.tensor([7, 0], dtype=torch.int32)))
     out = torch.full((2, 3, 16), torch.nan, device=device)
-    merge[(2, 3)](o, lse, out, out.stride(0), out.stride(1), lengths, 70, HQ=3, D=16, LATER=32, num_warps=1)
+    merge[(2, 3)](o, lse, out, out.stride(0), out.stride(1), lengths, 70, HQ=3, D=16, TILE=32, num_warps=1)
     assert error(out[0], expected[0]) < 5e-6
     assert torch.equal(out[1], torch.zeros_like(out[1]))
 
