@@ -120,15 +120,18 @@ def rewrite_keys(k, w, beta, H: tl.constexpr, D: tl.constexpr, R: tl.constexpr):
 
 
 def rewriting_peers(rule: ScoreRule, new: New, batch: int, length: int, fla: bool) -> Peers:
-    """Decode of one token with a cache of keys that all stand at the newest token: the rewriting alone, and fla's step.
+    """Decode of one token with a cache of `length` keys that all stand at the newest token.
 
-    fla's step is its decode kernel after this rewriting, which is faster than the one that it leaves to torch.compile.
+    The rewriting of these keys alone; behind it fla's decode kernel; and all that fla's layer does: it appends to its
+    cache by copying it, copies it once more to leave out padding, which it asks the host about, and calls that kernel.
+    All three with the rewriting above, which is faster than the one that fla leaves to torch.compile.
     """
-    q, w, beta = new.q, new.w, new.beta
+    q, w, beta, log_f = new.q, new.w, new.beta, new.log_f
     assert w is not None
     assert beta is not None
+    assert log_f is not None
     H, D = w.shape[1:]
-    k = torch.randn(1, batch * length, H, D, device="cuda", dtype=q.dtype)
+    k = torch.randn(batch, length, H * D, device="cuda", dtype=q.dtype)
 
     def rewrite() -> None:
         rewrite_keys[(length // 64, batch * H)](k, w, beta, H=H, D=D, R=64)
@@ -136,17 +139,35 @@ def rewriting_peers(rule: ScoreRule, new: New, batch: int, length: int, fla: boo
     yield "rewriting of all keys", rewrite
     if not fla:
         return
+    kernel, step = "decode fla path-fox, kernel", "decode fla path-fox"
     try:
+        from fla.layers.utils import unpad_input
         from fla.ops.attn.decoding import attn_decoding_one_step
     except ImportError:
-        yield "decode fla path-fox", None
+        yield kernel, None
+        yield step, None
         return
     v = torch.randn_like(k)
-    gates = torch.full((1, batch * length, q.shape[1]), -0.02, device="cuda")
+    gates = torch.full((batch, length, q.shape[1]), -0.02, device="cuda")
+    mask = torch.ones(batch, length + 1, dtype=torch.int64, device="cuda")
     starts = torch.arange(0, batch * length + 1, length, device="cuda")
+    token_q, token_k, token_v = (x.flatten(1).unsqueeze(1) for x in (q, new.k, new.v))
 
-    def step() -> None:
+    def attend(k: Tensor, v: Tensor, gates: Tensor, starts: Tensor) -> None:
+        packed = (x.view(1, -1, H, D) for x in (k, v))
+        gates = gates.view(1, -1, q.shape[1])
+        attn_decoding_one_step(q.unsqueeze(0), *packed, gates, scale=rule.scale, cu_seqlens=starts, do_gate_scale=True)
+
+    def kernel_alone() -> None:
         rewrite()
-        attn_decoding_one_step(q.unsqueeze(0), k, v, gates, scale=rule.scale, cu_seqlens=starts, do_gate_scale=True)
+        attend(k, v, gates, starts)
 
-    yield "decode fla path-fox", step
+    def layer() -> None:
+        rewrite()
+        longer = ((k, token_k), (v, token_v), (gates, log_f.unsqueeze(1)))
+        states = tuple(torch.cat(parts, dim=1) for parts in longer)
+        _, held, _, (_, held_starts), _ = unpad_input(token_q, states, mask, 1, keepdim=True)
+        attend(*held, held_starts)
+
+    yield kernel, kernel_alone
+    yield step, layer

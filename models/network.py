@@ -77,8 +77,10 @@ class ShortConv(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x [B, width - 1 + T, channels], earlier inputs in front -> [B, T, channels]."""
         weight = self.weight.to(full_precision(x.dtype))
-        windows = x.unfold(1, weight.shape[2], 1)  # [B, T, channels, width]
-        return F.silu((windows * weight[:, 0]).sum(-1)).to(x.dtype)
+        width = weight.shape[2]
+        T = x.shape[1] - width + 1
+        taps = [x[:, i : i + T] * weight[:, 0, i] for i in range(width)]
+        return F.silu(torch.stack(taps).sum(0)).to(x.dtype)
 
 
 def after(x: Tensor, new: Tensor, keep: int) -> Tensor:

@@ -18,7 +18,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-from longeval.models.reference import CHECKPOINTS, DEMO, MORE_SEEDS, TRAINED_LENGTH, find_reference
+from longeval.models.reference import DEMO, EVERY_SEED, TRAINED_LENGTH, find_reference
 from longeval.models.reference.train import PHASES
 
 COMPARISON = Path(__file__).parent / "comparison"
@@ -33,9 +33,10 @@ recipe, the data and the comparison are in [the page of all of them](../../READM
 
 - Method: {about}
 - Format: flash-linear-attention's (`{model_type}`), 3 layers, width 128, 4 heads; byte-level BPE of 1,024 tokens
-- Data: generated phone books, needles, variable chains, flip-flops, repeated recall and copies, and the prose and
-  sources of Python 3.11; {rows} tokens in all. Seed {seed} draws the initial weights and the order of the rows.
-- Licence: Apache-2.0, as longeval. The text it saw is Python's, under the PSF licence.
+- Data: generated phone books, needles, variable chains, flip-flops, repeated recall and copies, the prose and
+  sources of Python 3.11, and generated stories; {rows} tokens in all. Seed {seed} draws the initial weights and the
+  order of the rows.
+- Licence: Apache-2.0, as longeval. The text it saw is Python's, under the PSF licence, and longeval's own stories.
 
 It can look up, recall and copy in the formats that it was trained on, as well as the tables say. It cannot hold a
 conversation, follow instructions, know facts or write programs that work, and is of no use but to be measured.
@@ -242,17 +243,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("runs", type=Path, help="folder written by longeval demo --seeds")
     runs = parser.parse_args().runs
-    names = [*CHECKPOINTS, *MORE_SEEDS]
-    if missing := [name for name in names if not (runs / name / "scores.json").is_file()]:
+    if missing := [name for name in EVERY_SEED if not (runs / name / "scores.json").is_file()]:
         parser.error(f"no {runs / missing[0] / 'scores.json'}: longeval demo --seeds --out {runs}")
-    for name in names:
+    for name in EVERY_SEED:
         folder = find_reference(f"{DEMO}:{name}")[1]
         (folder / "README.md").write_text(card(name, runs / name), encoding="utf-8")
         save_losses(name, folder / "loss.png")
     COMPARISON.mkdir(exist_ok=True)
-    (COMPARISON / "README.md").write_text(comparison(names, runs), encoding="utf-8")
-    save_all_losses(names, COMPARISON / "loss.png")
-    save_comparison(names, runs, COMPARISON / "scores.png")
+    (COMPARISON / "README.md").write_text(comparison(EVERY_SEED, runs), encoding="utf-8")
+    save_all_losses(EVERY_SEED, COMPARISON / "loss.png")
+    save_comparison(EVERY_SEED, runs, COMPARISON / "scores.png")
 
 
 if __name__ == "__main__":

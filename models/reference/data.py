@@ -32,6 +32,7 @@ HELD_OUT = 256
 # sizes of their cells, and how often
 _CELLS = {32: ((32,), (1,)), 128: ((128,), (1,)), TRAINED_LENGTH: ((512, 256, 128), (2, 1, 1))}
 _TEXT_SHARE = 0.08  # of what is in cells
+_TEXTS = (20, 60, 20)  # how often which of `texts`
 _BLOCK = 1024  # rows that a worker makes at a time
 LABELS = ("prompt", "text", *KINDS)  # what a token is: to be read only, or to be predicted in a text or as an answer
 PROMPT, TEXT = 0, 1
@@ -72,15 +73,15 @@ def fitted(kind: Kind, label: int, seed: int, room: int) -> Pair:
         units = max(1, units - max(1, int((len(ids) - room) / kind.unit)))
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=len(_TEXTS))
 def _text_tokens(number: int) -> npt.NDArray[np.uint16]:
     """All tokens of one of `texts`."""
     return np.array(_backend().encode(texts()[number], add_special_tokens=False).ids, np.uint16)
 
 
 def _text(rng: random.Random, room: int) -> Pair:
-    """A stretch of prose or of Python behind a BOS."""
-    source = _text_tokens(rng.choices([0, 1], [30, 70])[0])
+    """A stretch of one of `texts` behind a BOS."""
+    source = _text_tokens(rng.choices(range(len(_TEXTS)), _TEXTS)[0])
     start = rng.randrange(len(source) - room)
     return [tokenizer.BOS, *source[start : start + room - 1].tolist()], [PROMPT, *[TEXT] * (room - 1)]
 

@@ -2,7 +2,8 @@
 
 The prompts are those of `tasks`, so that evaluation asks what training taught, about values never seen: everything is
 drawn anew per document. To learn from every look-up that a document allows, a phone book or haystack is asked several
-times. Text is the Python installation's own prose and sources, without the repositories that evaluation reads.
+times. Text is the Python installation's own prose and sources, without the repositories that evaluation reads, and
+stories.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 
+from longeval.models.reference.stories import stories
 from longeval.tasks.perplexity.documents import stdlib_documents
 from longeval.tasks.phonebook import ENTRY, full_names
+from longeval.tasks.rng import sample_rng
 from longeval.tasks.ruler import protocol
 from longeval.tasks.ruler.data import stdlib_prose
 from longeval.tasks.ruler.niah import singular
@@ -29,6 +32,7 @@ END = "</s>"
 # Evaluation reads the first repositories of the standard library that are long enough; training reads from here on.
 FIRST_TRAINED = "j"  # json, keyword, lib2to3, ...
 SOURCES = 3_000_000  # characters of it
+STORIES = 1_000  # with about 700 characters each
 
 
 @dataclass
@@ -130,10 +134,11 @@ def copy(rng: random.Random, words: int) -> Document:
 
 
 @lru_cache(maxsize=1)
-def texts() -> tuple[str, str]:
-    """Python's prose, and sources of its standard library from FIRST_TRAINED on."""
+def texts() -> tuple[str, str, str]:
+    """Python's prose, sources of its standard library from FIRST_TRAINED on, and stories."""
     parts = (part for doc in stdlib_documents() if doc.name >= FIRST_TRAINED for part in doc.parts)
-    return stdlib_prose(), "\n\n".join(parts)[:SOURCES]
+    told = islice(stories(sample_rng("reference/stories")), STORIES)
+    return stdlib_prose(), "\n\n".join(parts)[:SOURCES], "\n\n".join(told)
 
 
 @dataclass(frozen=True)

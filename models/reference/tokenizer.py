@@ -57,7 +57,7 @@ def _sample() -> Iterator[str]:
         rng = random.Random(index)
         kind = rng.choices(kinds, shares)[0]
         yield kind.make(rng, int(400 / kind.unit)).text.replace(END, "")
-        source = texts()[index % 2]
+        source = texts()[index % len(texts())]
         start = rng.randrange(len(source) - _STRETCH)
         yield source[start : start + _STRETCH]
 

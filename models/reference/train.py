@@ -119,8 +119,9 @@ class Training:
         self._block: Callable[..., Tensor] = run_block
         self._token_losses: Callable[..., Tensor] = token_losses
         if device.type == "cuda":
-            self._block = torch.compile(run_block, dynamic=False)
-            self._token_losses = torch.compile(token_losses, dynamic=False)
+            # deterministic: kernels are not chosen by how long they take
+            compiled = partial(torch.compile, dynamic=False, options={"deterministic": True})
+            self._block, self._token_losses = compiled(run_block), compiled(token_losses)
 
     def _optimizer(self) -> torch.optim.AdamW:
         trained = [parameter for parameter in self.network.parameters() if parameter.requires_grad]

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import sys
 
 import numpy as np
@@ -12,8 +13,7 @@ from safetensors import safe_open
 from longeval.errors import UserError
 from longeval.models import find_model, load_model
 from longeval.models.reference import (
-    CHECKPOINTS,
-    MORE_SEEDS,
+    EVERY_SEED,
     TRAINED_LENGTH,
     cards,
     data,
@@ -23,11 +23,9 @@ from longeval.models.reference import (
 )
 from longeval.models.reference.documents import END, FIRST_TRAINED, KINDS, texts
 from longeval.models.reference.methods import METHODS, new_network
+from longeval.models.reference.stories import story
 from longeval.tasks import get_task
 from longeval.tasks.perplexity.documents import stdlib_documents
-
-NAMES = [*CHECKPOINTS, *MORE_SEEDS]
-
 
 # ---- documents and rows
 
@@ -86,6 +84,34 @@ def test_evaluated_repositories_are_not_trained_on():
     for document in evaluated:
         for part in document.parts:
             assert len(part) < 500 or part[:500] not in trained
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_answers_in_stories_follow_from_what_was_told(seed):
+    place, carrier, asked = {}, {}, 0
+    for line in story(random.Random(seed)).splitlines():
+        if said := re.fullmatch(r"Where is (?:the )?(\w+)\? (\w+)", line):
+            asked += 1
+            assert place[carrier.get(said[1], said[1])] == said[2]
+        elif said := re.fullmatch(r"(\w+) (?:walked|hurried|went over|ran) to the (\w+)\.", line):
+            assert place.get(said[1]) != said[2]
+            place[said[1]] = said[2]
+        elif said := re.fullmatch(r"(\w+) (?:took|picked up|lifted) the (\w+)\.", line):
+            assert said[2] not in carrier
+            assert place.get(said[2], place[said[1]]) == place[said[1]]
+            carrier[said[2]] = said[1]
+        else:
+            said = re.fullmatch(r"(\w+) (?:put down|left|set down) the (\w+)(?: there)?\.", line)
+            assert carrier.pop(said[2]) == said[1]
+            place[said[2]] = place[said[1]]
+    assert asked
+
+
+def test_text_of_every_kind_is_in_the_rows():
+    tokens, labels = data.make_rows(512, 0, 60)
+    read = [tokenizer.load().decode(row[mark == data.TEXT])[:40] for row, mark in zip(tokens, labels, strict=True)]
+    for text in texts():
+        assert any(len(start) == 40 and start in text for start in read)
 
 
 # ---- tokenizer
@@ -224,7 +250,7 @@ def test_nope_knows_no_positions():
 # ---- what ships
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY_SEED)
 def test_shipped_checkpoints(name):
     full, folder = find_reference(f"demo:{name}")
     assert full == f"demo:{name}"
