@@ -6,7 +6,6 @@ Names, things and sentences are this module's own; the answers follow from what 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 PEOPLE = ("Ada", "Bruno", "Carla", "Emil", "Greta", "Hugo", "Ines", "Jonas")
 PLACES = ("attic", "cellar", "courtyard", "library", "orchard", "stable", "tower", "workshop")
@@ -69,9 +68,3 @@ def story(rng: random.Random) -> str:
         if rng.random() < ASK:
             lines.append(world.question())
     return "\n".join(lines)
-
-
-def stories(rng: random.Random) -> Iterator[str]:
-    """Stories without end."""
-    while True:
-        yield story(rng)
