@@ -124,7 +124,7 @@ def rewriting_peers(rule: ScoreRule, new: New, batch: int, length: int, fla: boo
 
     The rewriting of these keys alone; behind it fla's decode kernel; and all that fla's layer does: it appends to its
     cache by copying it, copies it once more to leave out padding, which it asks the host about, and calls that kernel.
-    All three with the rewriting above, which is faster than the one that fla leaves to torch.compile.
+    All three with the rewriting above, one pass, in place of what fla leaves to torch.compile.
     """
     q, w, beta, log_f = new.q, new.w, new.beta, new.log_f
     assert w is not None
