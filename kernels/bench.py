@@ -3,9 +3,9 @@
 Prefill is everything from q, k, v, w, beta, log f to the output. Its rate is attention-equivalent, 4 B H d L^2 / 2
 FLOP, what plain causal attention needs; PaTH's own work is not counted. Decode is one CUDA graph of `append` and
 `decode`; its rate counts K and V once. Prefill is checked in float64 on a sample of rows. Peers: PyTorch's SDPA with
-cuDNN and with FlashAttention 2, fla's kernels, FlashAttention 3 as vLLM ships it and vLLM's own TRITON_ATTN for decode;
-what is not installed is listed as such. For decode also one pass that rewrites all keys, `k <- H k`, which is what a
-cache without pages needs for every token.
+cuDNN and with FlashAttention 2, fla's kernels and its layer's step, FlashAttention 3 as vLLM ships it and vLLM's own
+TRITON_ATTN for decode; what is not installed is listed as such. For decode also one pass that rewrites all keys,
+`k <- H k`, which is what a cache without pages needs for every token.
 
 Gates are near 1 (log f about -0.02) and nothing is skipped: every kernel does the whole triangle.
 """

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console, Group
 
 from longeval.demo import demo
-from longeval.models.reference import CHECKPOINTS, EVERY_SEED
+from longeval.models.reference import ALL_CHECKPOINTS, CHECKPOINTS
 from longeval.results.side_by_side import comparison_grids
 
 
@@ -21,7 +21,7 @@ def command(
 
     `longeval compare` draws the curves of its run folders, `longeval export` writes them to files.
     """
-    checkpoints = EVERY_SEED if seeds else CHECKPOINTS
+    checkpoints = ALL_CHECKPOINTS if seeds else CHECKPOINTS
     comparison = demo(checkpoints, out, Console(stderr=True))
     Console().print(Group(*comparison_grids(comparison)))
     return 0 if all(run.scores.complete for run in comparison.runs) else 1

@@ -14,7 +14,7 @@ from longeval.errors import UserError, nearest
 
 DEMO = "demo"
 CHECKPOINTS = ("rope", "nope", "fox", "path", "path-fox")  # training seed 0
-EVERY_SEED = (*CHECKPOINTS, "rope-1", "rope-2", "path-fox-1", "path-fox-2")
+ALL_CHECKPOINTS = (*CHECKPOINTS, "rope-1", "rope-2", "path-fox-1", "path-fox-2")
 TRAINED_LENGTH = 512
 _FOLDER = Path(__file__).parent / "checkpoints"
 
@@ -27,6 +27,6 @@ def is_reference(name: str) -> bool:
 def find_reference(name: str) -> tuple[str, Path]:
     """The full name and the folder of what `demo` or `demo:...` means. UserError when there is none of that name."""
     short = name.removeprefix(DEMO).removeprefix(":") or "path-fox"
-    if short not in EVERY_SEED:
-        raise UserError(f"no such model: {name}{nearest(name, [f'{DEMO}:{one}' for one in EVERY_SEED])}")
+    if short not in ALL_CHECKPOINTS:
+        raise UserError(f"no such model: {name}{nearest(name, [f'{DEMO}:{one}' for one in ALL_CHECKPOINTS])}")
     return f"{DEMO}:{short}", _FOLDER / short

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from longeval.models import load_model
-from longeval.models.reference import DEMO, EVERY_SEED, TRAINED_LENGTH, find_reference
+from longeval.models.reference import ALL_CHECKPOINTS, DEMO, TRAINED_LENGTH, find_reference
 from longeval.models.reference.data import make_rows
 
 Losses = npt.NDArray[np.float32]
@@ -64,7 +64,7 @@ def compare(name: str, rows: list[list[int]], device: str, dtype: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("models", nargs="*", default=[f"{DEMO}:{name}" for name in EVERY_SEED])
+    parser.add_argument("models", nargs="*", default=[f"{DEMO}:{name}" for name in ALL_CHECKPOINTS])
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=TRAINED_LENGTH, help="of each row")
     arguments = parser.parse_args()

@@ -18,7 +18,8 @@ from typing import Any
 
 from safetensors import safe_open
 
-from longeval.models.reference import DEMO, EVERY_SEED, TRAINED_LENGTH, find_reference
+from longeval.models.reference import ALL_CHECKPOINTS, DEMO, TRAINED_LENGTH, find_reference
+from longeval.models.reference.data import ROWS
 from longeval.models.reference.train import PHASES
 
 COMPARISON = Path(__file__).parent / "comparison"
@@ -34,8 +35,9 @@ recipe, the data and the comparison are in [the page of all of them](../../READM
 - Method: {about}
 - Format: flash-linear-attention's (`{model_type}`), 3 layers, width 128, 4 heads; byte-level BPE of 1,024 tokens
 - Data: generated phone books, needles, variable chains, flip-flops, repeated recall and copies, the prose and
-  sources of Python 3.11, and generated stories; {rows} tokens in all. Seed {seed} draws the initial weights and the
-  order of the rows.
+  sources of Python 3.11, and generated stories; {rows} tokens, {seen} with repeats. Seed {seed} draws the
+  initial weights and the order of the rows. `--haystack stdlib`, and more documents of `perplexity/stdlib` than
+  `longeval demo` reads, are text that it was trained on.
 - Licence: Apache-2.0, as longeval. The text it saw is Python's, under the PSF licence, and longeval's own stories.
 
 It can look up, recall and copy in the formats that it was trained on, as well as the tables say. It cannot hold a
@@ -98,6 +100,10 @@ def _score(cell: dict[str, Any]) -> str:
     return f"{value:.{digits}f} ({low:.{digits}f}–{high:.{digits}f})"
 
 
+def _millions(tokens: Iterable[int]) -> str:
+    return f"{sum(tokens) / 1e6:.0f} million"
+
+
 def card(name: str, run: Path) -> str:
     """The model card of a checkpoint, with what its run folder says."""
     method, seed = method_of(name)
@@ -121,7 +127,8 @@ def card(name: str, run: Path) -> str:
         length=TRAINED_LENGTH,
         about=_ABOUT[method],
         model_type=json.loads((folder / "config.json").read_text())["model_type"],
-        rows=f"{sum(phase.steps * phase.batch * phase.length for phase in PHASES) / 1e6:.0f} million",
+        rows=_millions(length * count for length, count in ROWS.items()),
+        seen=_millions(phase.steps * phase.batch * phase.length for phase in PHASES),
         accuracy=_table([list(accuracy), [f"{100 * share:.1f}" for share in accuracy.values()]]),
         scores=_table(rows),
     )
@@ -243,16 +250,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("runs", type=Path, help="folder written by longeval demo --seeds")
     runs = parser.parse_args().runs
-    if missing := [name for name in EVERY_SEED if not (runs / name / "scores.json").is_file()]:
+    if missing := [name for name in ALL_CHECKPOINTS if not (runs / name / "scores.json").is_file()]:
         parser.error(f"no {runs / missing[0] / 'scores.json'}: longeval demo --seeds --out {runs}")
-    for name in EVERY_SEED:
+    for name in ALL_CHECKPOINTS:
         folder = find_reference(f"{DEMO}:{name}")[1]
         (folder / "README.md").write_text(card(name, runs / name), encoding="utf-8")
         save_losses(name, folder / "loss.png")
     COMPARISON.mkdir(exist_ok=True)
-    (COMPARISON / "README.md").write_text(comparison(EVERY_SEED, runs), encoding="utf-8")
-    save_all_losses(EVERY_SEED, COMPARISON / "loss.png")
-    save_comparison(EVERY_SEED, runs, COMPARISON / "scores.png")
+    (COMPARISON / "README.md").write_text(comparison(ALL_CHECKPOINTS, runs), encoding="utf-8")
+    save_all_losses(ALL_CHECKPOINTS, COMPARISON / "loss.png")
+    save_comparison(ALL_CHECKPOINTS, runs, COMPARISON / "scores.png")
 
 
 if __name__ == "__main__":

@@ -133,6 +133,9 @@ def copy(rng: random.Random, words: int) -> Document:
     return Document(f"Copy: {text}\nCopy:").answer(f" {text}{END}")
 
 
+TEXT_SHARES = (20, 60, 20)  # of `texts`, in percent
+
+
 @lru_cache(maxsize=1)
 def texts() -> tuple[str, str, str]:
     """Python's prose, sources of its standard library from FIRST_TRAINED on, and stories."""

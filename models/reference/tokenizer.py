@@ -14,6 +14,7 @@ from typing import Any
 
 VOCABULARY = 1024
 FOLDER = Path(__file__).parent / "tokenizer"
+FILE = FOLDER / "tokenizer.json"
 BOS, EOS, NEWLINE = 0, 1, 200
 _WORDS = r" ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]+|\n+|[^\S\n]+(?!\S)|\s+"
 _DOCUMENTS, _STRETCH = 4000, 500  # characters of text beside each

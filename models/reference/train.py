@@ -13,6 +13,7 @@ rows), state.pt to resume from, and at the end the checkpoint: config.json, mode
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import math
 import os
@@ -36,7 +37,7 @@ from longeval.kernels.pages import Householder
 from longeval.kernels.reference import ScoreRule
 from longeval.models.network import Block, Network, score_rule
 from longeval.models.reference import TRAINED_LENGTH, tokenizer
-from longeval.models.reference.data import HELD_OUT, LABELS, row_files
+from longeval.models.reference.data import HELD_OUT, LABELS, read
 from longeval.models.reference.methods import METHODS, new_network
 
 
@@ -90,7 +91,10 @@ class Rows:
     """The rows of one phase on the device, in the order in which the phase takes them."""
 
     def __init__(self, phase: Phase, data: Path, seed: int, device: torch.device) -> None:
-        tokens, labels = map(np.load, row_files(data, phase.length))
+        tokens, labels = read(data, phase.length)
+        if len(tokens) <= HELD_OUT:
+            raise UserError(f"{data} has {len(tokens)} rows of {phase.length} tokens; {HELD_OUT} are held out")
+        self.digest = hashlib.sha256(tokens.tobytes() + labels.tobytes()).hexdigest()[:8]
         self.tokens = torch.from_numpy(tokens.view(np.int16)).to(device)
         self.labels = torch.from_numpy(labels).to(device)
         needed = phase.steps * phase.batch
@@ -203,7 +207,8 @@ class Training:
 
     def _recipe(self) -> str:
         phases = (f"{phase.steps} steps on {phase.batch} rows of {phase.length}" for phase in self.phases)
-        return f"{self.method}, seed {self.seed}, {', '.join(phases)}"
+        data = "-".join(rows.digest for rows in self.rows)
+        return f"{self.method}, seed {self.seed}, {', '.join(phases)}, data {data}"
 
     def _mean_losses(self, start: int) -> dict[str, float]:
         sums, counts = self.losses[start : start + LOG_EVERY].sum(0).T.tolist()
@@ -270,13 +275,12 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder written by longeval.models.reference.data")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    files = [file for phase in PHASES for file in row_files(arguments.data, phase.length)]
-    if missing := [file for file in files if not file.is_file()]:
-        parser.error(f"no {missing[0]}: python -m longeval.models.reference.data {arguments.data}")
+    if arguments.seed < 0:
+        parser.error("--seed is 0 or more")
     torch.set_float32_matmul_precision("high")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    training = Training(arguments.method, arguments.seed, arguments.data, PHASES, device)
     try:
+        training = Training(arguments.method, arguments.seed, arguments.data, PHASES, device)
         training.run(arguments.out)
     except (UserError, OSError) as error:
         parser.error(str(error))

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import shutil
 import sys
 
 import numpy as np
@@ -13,7 +14,7 @@ from safetensors import safe_open
 from longeval.errors import UserError
 from longeval.models import find_model, load_model
 from longeval.models.reference import (
-    EVERY_SEED,
+    ALL_CHECKPOINTS,
     TRAINED_LENGTH,
     cards,
     data,
@@ -219,6 +220,47 @@ def test_missing_files_are_named(main, arguments, said, tmp_path, monkeypatch, c
     assert not any(tmp_path.iterdir())
 
 
+def damaged(folder, file):
+    """What to do to one file of a data folder, by name."""
+    path = folder / file
+    return {
+        "gone": path.unlink,
+        "cut": lambda: path.write_bytes(path.read_bytes()[:1000]),
+        "shorter": lambda: np.save(path, np.load(path)[:5]),
+        "changed": lambda: path.write_text("{}"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "said"),
+    [
+        ("labels-128.npy", "gone", r"no .*labels-128\.npy: python -m longeval\.models\.reference\.data"),
+        ("tokens-512.npy", "cut", r"tokens-512\.npy or labels-512\.npy is damaged"),
+        ("labels-512.npy", "shorter", r"no rows of 512 \+ 1 tokens in common"),
+        ("tokenizer.json", "changed", "tokens of another tokenizer"),
+    ],
+)
+def test_bad_data_is_refused(file, damage, said, rows, tmp_path):
+    folder = shutil.copytree(rows, tmp_path / "data")
+    damaged(folder, file)[damage]()
+    with pytest.raises(UserError, match=said):
+        training("fox", folder)
+
+
+def test_too_few_rows_are_refused(rows, monkeypatch):
+    monkeypatch.setattr(train, "HELD_OUT", 16)
+    with pytest.raises(UserError, match="16 rows of 512 tokens; 16 are held out"):
+        training("fox", rows)
+
+
+def test_a_state_of_other_data_is_refused(rows, tmp_path):
+    training("nope", rows).run(tmp_path / "out")
+    folder = shutil.copytree(rows, tmp_path / "data")
+    np.save(folder / "labels-512.npy", 0 * np.load(folder / "labels-512.npy"))
+    with pytest.raises(UserError, match="state of another training"):
+        training("nope", folder).run(tmp_path / "out")
+
+
 def test_every_method_sees_the_same_rows(rows):
     one, other = training("rope", rows), training("path", rows)
     for ours, theirs in zip(one.rows, other.rows, strict=True):
@@ -250,7 +292,7 @@ def test_nope_knows_no_positions():
 # ---- what ships
 
 
-@pytest.mark.parametrize("name", EVERY_SEED)
+@pytest.mark.parametrize("name", ALL_CHECKPOINTS)
 def test_shipped_checkpoints(name):
     full, folder = find_reference(f"demo:{name}")
     assert full == f"demo:{name}"
