@@ -154,9 +154,9 @@ def rewriting_peers(rule: ScoreRule, new: New, batch: int, length: int, fla: boo
     token_q, token_k, token_v = (x.flatten(1).unsqueeze(1) for x in (q, new.k, new.v))
 
     def attend(k: Tensor, v: Tensor, gates: Tensor, starts: Tensor) -> None:
-        packed = (x.view(1, -1, H, D) for x in (k, v))
+        k, v = (x.view(1, -1, H, D) for x in (k, v))
         gates = gates.view(1, -1, q.shape[1])
-        attn_decoding_one_step(q.unsqueeze(0), *packed, gates, scale=rule.scale, cu_seqlens=starts, do_gate_scale=True)
+        attn_decoding_one_step(q.unsqueeze(0), k, v, gates, scale=rule.scale, cu_seqlens=starts, do_gate_scale=True)
 
     def kernel_alone() -> None:
         rewrite()
@@ -166,8 +166,8 @@ def rewriting_peers(rule: ScoreRule, new: New, batch: int, length: int, fla: boo
         rewrite()
         longer = ((k, token_k), (v, token_v), (gates, log_f.unsqueeze(1)))
         states = tuple(torch.cat(parts, dim=1) for parts in longer)
-        _, held, _, (_, held_starts), _ = unpad_input(token_q, states, mask, 1, keepdim=True)
-        attend(*held, held_starts)
+        _, (keys, values, all_gates), _, (_, packed), _ = unpad_input(token_q, states, mask, 1, keepdim=True)
+        attend(keys, values, all_gates, packed)
 
     yield kernel, kernel_alone
     yield step, layer
