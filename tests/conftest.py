@@ -1,9 +1,14 @@
 """Shared fixtures: every test has its own cache, so none sees or leaves anything in the user's."""
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
+
+# Workers side by side have a core each; more threads would spin while they wait for it. Read when torch is imported.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Helper modules (builders.py, fakes.py) stand beside the tests that use them.
 for folder in Path(__file__).parent.iterdir():
