@@ -174,20 +174,21 @@ def _path(
     lse = torch.empty(HQ, T, dtype=torch.float32, device=q.device)
     OP, GATE = _tl(new.operand), new.log_f is not None
     small = D <= 64
-    chunks[(chunk.bound, H)](
+    chunks[(chunk.bound * H,)](
         *_rows(q), *_rows(k), *_rows(new.v), *_rows(w), beta, beta.stride(0),
         suffix, total, *_rows(partial), lse, uw, near_k, *_rows(x), chunk.items, plan.starts, T, chunk.bound, scale,
-        G=G, D=D, C=CHUNK, OP=OP, GATE=GATE, CARRIED=carried, num_warps=4, num_stages=1, maxnreg=168 if small else 255,
+        H=H, G=G, D=D, C=CHUNK, OP=OP, GATE=GATE, CARRIED=carried, num_warps=4, num_stages=1,
+        maxnreg=128 if small and new.operand == torch.float16 else 168,
     )  # fmt: skip
-    near_spans[(near.bound, H)](
+    near_spans[(near.bound * H,)](
         *_rows(x), *_rows(new.v), *_rows(w), suffix, total, *_rows(partial), lse,
         uw, near_k, near_f, near.items, plan.starts, chunk.base, T, chunk.bound, near.bound, scale,
-        G=G, D=D, C=CHUNK, OP=OP, GATE=GATE, CARRIED=carried, num_warps=4, num_stages=1, maxnreg=168 if small else 255,
+        H=H, G=G, D=D, C=CHUNK, OP=OP, GATE=GATE, CARRIED=carried, num_warps=4, num_stages=1,
+        maxnreg=168 if small else 255,
     )  # fmt: skip
-    N = min(D, 64)
-    far_spans[(far.bound, H, D // N)](
+    far_spans[(far.bound, H)](
         near_k, near_f, far_k, far_f, far.items, plan.starts, near.base, T, near.bound, far.bound, plan.each,
-        D=D, N=N, C=CHUNK, S=near.size, OP=OP, num_warps=4, num_stages=1,
+        D=D, C=CHUNK, S=near.size, OP=OP, num_warps=4, num_stages=1,
     )  # fmt: skip
     if not small:  # read as bits the walk is 2 % faster here, and 2 % slower at D = 64, where registers run out
         near_f, far_f = near_f.view(torch.int16), far_f.view(torch.int16)

@@ -25,7 +25,17 @@ import triton.language as tl
 
 from longeval.kernels.gates import add_suffix
 from longeval.kernels.paged import over_pages
-from longeval.kernels.tiles import SIZES, chunk_transform, dot, dot_add, keys_to_right_edge, softmax_step, transition
+from longeval.kernels.tiles import (
+    SIZES,
+    dot,
+    dot_add,
+    keys_to_right_edge,
+    softmax_step,
+    transition,
+    ut_form,
+    ut_keys,
+    ut_queries,
+)
 
 
 @triton.jit
@@ -42,20 +52,22 @@ def chunks(
     q, q_t, q_h, k, k_t, k_h, v, v_t, v_h, w, w_t, w_h, beta, beta_t,
     suffix, total, partial, out_t, out_h, lse, uw, near_k, carried, carried_t, carried_h,
     items, starts, tokens, slots, scale,
-    G: tl.constexpr, D: tl.constexpr, C: tl.constexpr, OP: tl.constexpr, GATE: tl.constexpr, CARRIED: tl.constexpr,
+    H: tl.constexpr, G: tl.constexpr, D: tl.constexpr, C: tl.constexpr, OP: tl.constexpr,
+    GATE: tl.constexpr, CARRIED: tl.constexpr,
 ):  # fmt: skip
-    """One chunk and kv head.
+    """One chunk and kv head, heads of a chunk side by side. Each operand is loaded where it is needed: one more wait
+    costs less than the registers that would hold it.
 
-    q [tokens, HQ, D], k, v, w [tokens, H, D], beta [tokens, H] by their strides -> uw of `chunk_transform` and keys
-    near_k, both [H, tokens, D] in OP; partial [tokens, HQ, D] (out's memory) and lse [HQ, tokens]: attention inside
-    the chunk, as seen from its left edge; carried [tokens, HQ, D]: queries there, with CARRIED.
+    q [tokens, HQ, D], k, v, w [tokens, H, D], beta [tokens, H] by their strides -> uw of `ut_queries` and keys near_k,
+    both [H, tokens, D] in OP; partial [tokens, HQ, D] (out's memory) and lse [HQ, tokens]: attention inside the chunk,
+    as seen from its left edge; carried [tokens, HQ, D]: queries there, with CARRIED.
     """
-    slot = tl.program_id(0)
+    slot = tl.program_id(0) // H
     seq = tl.load(items + 2 * slot)
     if seq < 0:
         return
     first = tl.load(items + 2 * slot + 1) * C
-    head = tl.program_id(1).to(tl.int64)
+    head = (tl.program_id(0) % H).to(tl.int64)
     start = tl.load(starts + seq)
     n = tl.load(starts + seq + 1) - start - first
     base = (start + first).to(tl.int64)
@@ -64,26 +76,30 @@ def chunks(
     live = i < n
     kept = live[:, None]
     seen = i[:, None] >= i[None, :]
+    at = (head * tokens + base) * D
     tile = i[:, None] * D + c[None, :]
     ww = tl.load(w + base * w_t + head * w_h + i[:, None] * w_t + c[None, :], mask=kept, other=0.0).to(OP)
     bb = tl.load(beta + base * beta_t + head + i * beta_t, mask=live, other=0.0).to(tl.float32)
+    T = ut_form(ww, bb, C, OP)
+    if D >= 64:  # while no keys hold registers
+        UW = ut_queries(T, ww, bb, OP)
+        tl.store(uw + at + tile, UW, mask=kept)
     kk = tl.load(k + base * k_t + head * k_h + i[:, None] * k_t + c[None, :], mask=kept, other=0.0).to(OP)
-    vv = tl.load(v + base * v_t + head * v_h + i[:, None] * v_t + c[None, :], mask=kept, other=0.0)
-    q += base * q_t + head * G * q_h + i[:, None] * q_t + c[None, :]
-    qq = tl.load(q, mask=kept, other=0.0)
-    UW, UY = chunk_transform(kk, ww, bb, C, OP)
-    at = (head * tokens + base) * D
-    tl.store(uw + at + tile, UW, mask=kept)
+    Y = ut_keys(ww, bb, kk, C).to(OP)
+    if D < 64:
+        UW = ut_queries(T, ww, bb, OP)
+        tl.store(uw + at + tile, UW, mask=kept)
+    UY = dot(T, Y).to(OP)
     tl.store(near_k + at + tile, keys_to_right_edge(kk, ww, UY).to(OP), mask=kept)
     for g in range(G):
         hq = head * G + g
-        if g > 0:
-            qq = tl.load(q + g * q_h, mask=kept, other=0.0)
-        x = (qq.to(tl.float32) * scale).to(OP)
+        q_tile = q + base * q_t + hq * q_h + i[:, None] * q_t + c[None, :]
+        x = (tl.load(q_tile, mask=kept, other=0.0).to(tl.float32) * scale).to(OP)
         X = tl.where(seen, dot(x, tl.trans(ww)), 0.0).to(OP)
         if CARRIED:
             left = carried + base * carried_t + hq * carried_h + i[:, None] * carried_t + c[None, :]
             tl.store(left, dot_add(X, UW, x.to(tl.float32)).to(OP), mask=kept)
+        vv = tl.load(v + base * v_t + head * v_h + i[:, None] * v_t + c[None, :], mask=kept, other=0.0)
         scores = dot(x, tl.trans(kk))
         if GATE:
             scores += add_suffix(suffix + (hq * slots + slot) * 2 * C, C, C)
@@ -104,20 +120,21 @@ def chunks(
 def near_spans(
     q, q_t, q_h, v, v_t, v_h, w, w_t, w_h, suffix, total, partial, out_t, out_h, lse,
     uw, near_k, near_f, items, starts, chunk_base, tokens, slots, nears, scale,
-    G: tl.constexpr, D: tl.constexpr, C: tl.constexpr, OP: tl.constexpr, GATE: tl.constexpr, CARRIED: tl.constexpr,
+    H: tl.constexpr, G: tl.constexpr, D: tl.constexpr, C: tl.constexpr, OP: tl.constexpr,
+    GATE: tl.constexpr, CARRIED: tl.constexpr,
 ):  # fmt: skip
-    """One near span, chunks a and b, and one kv head; shapes as in `chunks`.
+    """One near span, chunks a and b, and one kv head, heads side by side; shapes as in `chunks`.
 
     partial and lse of b's queries take in a's keys. With CARRIED, q are the queries that `chunks` has carried, and b's
     go on to the span's left edge. In near_k, a's keys go on to its right edge; transitions near_f [H, nears, D, D]. A
     sequence's last span leaves out these two: no query stands to its right.
     """
-    slot = tl.program_id(0)
+    slot = tl.program_id(0) // H
     seq = tl.load(items + 2 * slot)
     if seq < 0:
         return
     first = tl.load(items + 2 * slot + 1) * 2 * C
-    head = tl.program_id(1).to(tl.int64)
+    head = (tl.program_id(0) % H).to(tl.int64)
     start = tl.load(starts + seq)
     n = tl.load(starts + seq + 1) - start - first
     chunk = tl.load(chunk_base + seq) + first // C
@@ -179,9 +196,9 @@ def near_spans(
 @triton.jit(do_not_specialize=SIZES)
 def far_spans(
     near_k, near_f, far_k, far_f, items, starts, near_base, tokens, nears, fars, each,
-    D: tl.constexpr, N: tl.constexpr, C: tl.constexpr, S: tl.constexpr, OP: tl.constexpr,
+    D: tl.constexpr, C: tl.constexpr, S: tl.constexpr, OP: tl.constexpr,
 ):  # fmt: skip
-    """N columns of one far span of `each` near spans of S tokens, and one kv head.
+    """One far span of `each` near spans of S tokens, and one kv head.
 
     near_k, near_f as in `near_spans` -> keys far_k [H, tokens, D] and transitions far_f [H, fars, D, D]; a sequence's
     last far span is left out.
@@ -196,19 +213,18 @@ def far_spans(
     if (far + 1) * S * each >= tl.load(starts + seq + 1) - start:
         return
     c = tl.arange(0, D)
-    n = tl.program_id(2) * N + tl.arange(0, N)
     rows = tl.arange(0, C)[:, None] * D
     near_f += (head * nears + tl.load(near_base + seq) + far * each) * D * D + c[:, None] * D + c[None, :]
     at = (head * tokens + start + far * S * each) * D
-    over = tl.where(c[:, None] == n[None, :], 1.0, 0.0).to(OP)
+    over = tl.where(c[:, None] == c[None, :], 1.0, 0.0).to(OP)
     for back in range(0, each):
         near = each - 1 - back
         F = tl.load(near_f + near * D * D)
         for chunk in tl.static_range(S // C):
             keys = at + (near * S + chunk * C) * D + rows
-            tl.store(far_k + keys + n[None, :], dot(tl.load(near_k + keys + c[None, :]), over).to(OP))
+            tl.store(far_k + keys + c[None, :], dot(tl.load(near_k + keys + c[None, :]), over).to(OP))
         over = dot(F, over).to(OP)
-    tl.store(far_f + (head * fars + slot) * D * D + c[:, None] * D + n[None, :], over)
+    tl.store(far_f + (head * fars + slot) * D * D + c[:, None] * D + c[None, :], over)
 
 
 @triton.jit(do_not_specialize=SIZES)

@@ -32,7 +32,7 @@ def dot_add(a, b, c):
 
 @triton.jit
 def unit_lower_inverse(A, C: tl.constexpr, OP: tl.constexpr):
-    """(I + A)^-1, [C, C] float32, for strictly lower A.
+    """(I + A)^-1, [C, C] in OP, for strictly lower A in float32.
 
     Diagonal blocks of 8 by elimination, then doubling, `T <- T - T A_level T`. Entries of T and of both products stay
     below 4 in size (each is some beta * w^T H ... H w), so rounding their operands to float16 is harmless; the
@@ -50,31 +50,41 @@ def unit_lower_inverse(A, C: tl.constexpr, OP: tl.constexpr):
         T -= below[:, :, None] * pivot[:, None, :]
     b = tl.arange(0, C // B)
     T = tl.where((b[:, None] == b[None, :])[:, None, :, None], T[:, :, None, :], 0.0)
-    T = tl.reshape(T, (C, C))
+    T = tl.reshape(T, (C, C)).to(OP)
+    A = A.to(OP)
     for level in tl.static_range(3):
         if (B << level) < C:
             half = row // (B << level)
             pair = row // (B << (level + 1))
             off = (pair[:, None] == pair[None, :]) & (half[:, None] > half[None, :])
-            T16 = T.to(OP)
-            T -= dot(T16, dot(tl.where(off, A, 0.0).to(OP), T16).to(OP))
+            T -= dot(T, dot(tl.where(off, A, 0.0), T).to(OP)).to(OP)  # where T is still zero: rounded once
     return T
 
 
 @triton.jit
-def chunk_transform(k, w, beta, C: tl.constexpr, OP: tl.constexpr):
-    """k, w [C, D] in OP, beta [C] -> UW = -U w [C, D], UY = -U strictLower(w k^T) [C, C], both in OP.
+def ut_form(w, beta, C: tl.constexpr, OP: tl.constexpr):
+    """w [C, D] in OP, beta [C] -> -T [C, C] in OP: T = (I + strictLower(diag(beta) w w^T))^-1, U = T diag(beta).
 
-    U = T diag(beta), T = (I + strictLower(diag(beta) w w^T))^-1. From these two follow, with X = lower(q w^T):
-    q at the chunk's left edge = q + X UW;  k at its right edge = k + UY^T w;  F = I + UW^T w;
-    local scores = q k^T + X UY.
+    With it, UW = -U w of `ut_queries`, UY = (-T) Y of `ut_keys`, and X = lower(q w^T): q at the chunk's left edge =
+    q + X UW;  k at its right edge = k + UY^T w;  F = I + UW^T w;  local scores = q k^T + X UY.
+
+    Where D < 64, Y comes before UW, and UW before UY: in other orders ptxas 12 addresses UW's operand by a register
+    that holds something else.
     """
+    return -unit_lower_inverse(ut_keys(w, beta, w, C), C, OP)
+
+
+@triton.jit
+def ut_queries(T, w, beta, OP: tl.constexpr):
+    """-T of `ut_form`, w [C, D] in OP, beta [C] -> UW, [C, D] in OP."""
+    return dot(T, (beta[:, None] * w.to(tl.float32)).to(OP)).to(OP)
+
+
+@triton.jit
+def ut_keys(w, beta, k, C: tl.constexpr):
+    """w, k [C, D] in OP, beta [C] -> Y = strictLower(diag(beta) w k^T), [C, C] float32."""
     i = tl.arange(0, C)
-    below = i[:, None] > i[None, :]
-    A = tl.where(below, beta[:, None] * dot(w, tl.trans(w)), 0.0)
-    T = (-unit_lower_inverse(A, C, OP)).to(OP)
-    Y = tl.where(below, beta[:, None] * dot(w, tl.trans(k)), 0.0).to(OP)
-    return dot(T, (beta[:, None] * w.to(tl.float32)).to(OP)).to(OP), dot(T, Y).to(OP)
+    return tl.where(i[:, None] > i[None, :], beta[:, None] * dot(w, tl.trans(k)), 0.0)
 
 
 @triton.jit
@@ -95,13 +105,15 @@ def softmax_step(scores, v, top, norm, acc, scale=1.0):
     """Adds one tile, scores [M, N] and v [N, D], to the running softmax (top [M], norm [M, W], acc [M, D]).
 
     scale > 0 brings scores to log2 units, in which `top` is. norm holds sums of every W-th column: with W = 8 each
-    thread of the matrix unit's layout keeps its own, and they are added up across threads once, at the end.
+    thread of the matrix unit's layout keeps its own, and they are added up across threads once, at the end. The maximum
+    is taken the same way, which halves its chain of comparisons.
     """
     M: tl.constexpr = scores.shape[0]
     W: tl.constexpr = norm.shape[1]
-    new_top = tl.maximum(top, tl.max(scores, 1) * scale)
+    L: tl.constexpr = scores.shape[1] // W
+    new_top = tl.maximum(top, tl.max(tl.max(tl.reshape(scores, (M, L, W)), 1), 1) * scale)
     shrink = tl.exp2(top - new_top)
     p = tl.exp2(scores * scale - new_top[:, None])
-    norm = norm * shrink[:, None] + tl.sum(tl.reshape(p, (M, scores.shape[1] // W, W)), 1)
+    norm = norm * shrink[:, None] + tl.sum(tl.reshape(p, (M, L, W)), 1)
     acc = dot_add(p.to(v.dtype), v, acc * shrink[:, None])
     return new_top, norm, acc
