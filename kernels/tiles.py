@@ -68,8 +68,8 @@ def ut_form(w, beta, C: tl.constexpr, OP: tl.constexpr):
     With it, UW = -U w of `ut_queries`, UY = (-T) Y of `ut_keys`, and X = lower(q w^T): q at the chunk's left edge =
     q + X UW;  k at its right edge = k + UY^T w;  F = I + UW^T w;  local scores = q k^T + X UY.
 
-    Where D < 64, Y comes before UW, and UW before UY: in other orders ptxas 12 addresses UW's operand by a register
-    that holds something else.
+    Where D < 64, Y comes before UW, and UW before UY: in other orders ptxas 12.8 addresses UW's operand by a
+    register that holds something else.
     """
     return -unit_lower_inverse(ut_keys(w, beta, w, C), C, OP)
 
