@@ -26,14 +26,20 @@ FilesArgument = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Le
 def validate(files: FilesArgument) -> int:
     """Check files against the schema and recompute their headline numbers; exit status 1 when one is not valid."""
     console = Console(soft_wrap=True)
-    status = 0
+    status, unreadable = 0, []
     for path in files:
-        problems = check_file(path)
+        try:
+            problems = check_file(path)
+        except UserError as error:
+            unreadable.append(str(error))
+            continue
         for problem in problems:
             console.print(f"{path}: {problem}", style="red", markup=False, highlight=False)
             status = 1
         if not problems:
             console.print(f"{path}: valid", markup=False, highlight=False)
+    if unreadable:
+        raise UserError("; ".join(unreadable))
     return status
 
 

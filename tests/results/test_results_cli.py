@@ -76,6 +76,9 @@ def test_leaderboard(longeval, folder):
         0,
         "rope.json: valid\nmore.json: valid\n",
     )
+    status, out, err = longeval("leaderboard", "validate", "no.json", "rope.json")
+    assert (status, out) == (2, "rope.json: valid\n")
+    assert "cannot read no.json" in err
     status, out, _ = longeval("leaderboard", "merge", "rope.json", "more.json", "--out", "all.json")
     assert status == 0
     assert [line.split()[:2] for line in out.splitlines() if line[:1] in ("1", "2", "–")] == [
