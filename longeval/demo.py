@@ -11,8 +11,9 @@ import signal
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
+from threading import Thread
 
 from rich.console import Console
 
@@ -54,17 +55,24 @@ def evaluate(config: RunConfig) -> float:
     return time.monotonic() - started
 
 
-def _end_when_interrupted() -> None:
-    """In a worker: an interrupt ends it at once and without a word, whatever it is doing."""
+def _end_at_once() -> None:
+    """In a worker: an interrupt, or its parent's end, ends it at once and without a word, whatever it is doing."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    Thread(target=_end_with_the_parent, daemon=True).start()
+
+
+def _end_with_the_parent() -> None:
+    if parent := parent_process():
+        parent.join()
+        os._exit(1)
 
 
 def demo(checkpoints: Sequence[str], out: Path, console: Console) -> Comparison:
     """Evaluates `checkpoints`, as many at a time as there are cores, and compares them with RoPE."""
     workers = min(len(checkpoints), os.cpu_count() or 1)
     console.print(f"[dim]{len(checkpoints)} checkpoints, {workers} at a time, into {out}[/]", highlight=False)
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), _end_when_interrupted)
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _end_at_once)
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # workers inherit it until they are ready to end
         slowest_first = reversed(checkpoints)
@@ -73,6 +81,10 @@ def demo(checkpoints: Sequence[str], out: Path, console: Console) -> Comparison:
         for done, future in enumerate(as_completed(running), start=1):
             what = f"{DEMO}:{running[future]} in {future.result():.0f} s, {done} of {len(running)}"
             console.print(f"[dim]{what}[/]", highlight=False)
+    except BaseException:  # what the others have finished is in their folders
+        for worker in active_children():
+            worker.terminate()
+        raise
     finally:
-        pool.shutdown(cancel_futures=True)  # what has not begun need not, after an error or an interrupt
+        pool.shutdown(cancel_futures=True)
     return compare([out / checkpoint for checkpoint in checkpoints], out / BASELINE)

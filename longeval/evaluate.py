@@ -119,7 +119,7 @@ def predict(plan: Plan, model: Model, folder: RunWriter, progress: Progress) -> 
         progress.cell(f"{cell.task.name} {cell.task.length_label(cell.length)}")
         pending = []
         for sample in plan.samples(cell):
-            if sample.id in done:
+            if sample.id in done and (cell.task.kind != "logprob" or folder.has_nll(sample.id)):
                 progress.skip(len(sample.ids))
             else:
                 pending.append(sample)

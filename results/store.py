@@ -194,10 +194,19 @@ class RunFolder:
         try:
             array: npt.NDArray[np.float32] = np.load(path)
         except (OSError, EOFError, ValueError) as error:
-            raise UserError(f"{path} cannot be read ({error}); remove its row in samples.jsonl, run again") from error
+            reason = getattr(error, "strerror", None) or error
+            raise UserError(f"{path} cannot be read ({reason}); the same run command again replaces it") from error
         if array.ndim != 1:
-            raise UserError(f"{path} is no list of losses; remove its row in samples.jsonl, run again")
+            raise UserError(f"{path} is no list of losses; the same run command again replaces it")
         return array
+
+    def has_nll(self, sample_id: str) -> bool:
+        """Whether `nll` can be read."""
+        try:
+            self.nll(sample_id)
+        except UserError:
+            return False
+        return True
 
 
 class RunWriter(RunFolder):

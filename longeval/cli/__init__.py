@@ -17,6 +17,7 @@ app = typer.Typer(
     help="What a language model does beyond its training length.",
     no_args_is_help=True,
     add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 for module in (run, show, compare, export, demo, score, prompt, parity, tasks, data, doctor):
@@ -33,10 +34,12 @@ def main(argv: list[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):  # whatever the locale: tables and exports are UTF-8
             stream.reconfigure(encoding="utf-8")
     errors = Console(stderr=True, soft_wrap=True)
+    arguments = sys.argv[1:] if argv is None else argv
     try:
-        status = app(argv if argv is not None else sys.argv[1:], prog_name="longeval", standalone_mode=False)
+        status = app(arguments, prog_name="longeval", standalone_mode=False)
         if status == _INTERRUPTED:
-            errors.print("interrupted; the same command again resumes", style="yellow")
+            resumes = "; the same command again resumes" if arguments[:1] in (["run"], ["demo"]) else ""
+            errors.print(f"interrupted{resumes}", style="yellow")
     except (UserError, OSError) as error:  # an OSError says what the system refused, and where
         errors.print(f"error: {error}", style="red", markup=False, highlight=False)
         status = 2

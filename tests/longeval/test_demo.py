@@ -54,9 +54,15 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("begun", ["*/manifest.json", ""])
-def test_an_interrupt_ends_it_at_once(begun, tmp_path):
-    """While checkpoints are evaluated, and while their processes start, which takes them seconds."""
+@pytest.mark.parametrize(
+    ("begun", "whom"),
+    [("*/manifest.json", os.killpg), ("", os.killpg), ("*/manifest.json", os.kill)],
+)
+def test_an_interrupt_ends_it_at_once(begun, whom, tmp_path):
+    """While checkpoints are evaluated, and while their processes start, which takes them seconds.
+
+    A terminal interrupts the workers too, others only the first process.
+    """
     script = tmp_path / "command.py"  # as the installed command is one, which the processes import again
     script.write_text(COMMAND)
     command = [sys.executable, str(script), "demo", "--out", str(tmp_path)]
@@ -66,8 +72,20 @@ def test_an_interrupt_ends_it_at_once(begun, tmp_path):
     while begun and not list(tmp_path.glob(begun)):
         assert running.poll() is None
         time.sleep(0.1)
-    os.killpg(running.pid, signal.SIGINT)  # as a terminal does, to the workers too
+    whom(running.pid, signal.SIGINT)
     _, errors = running.communicate(timeout=30)
     assert running.returncode == 130
     assert errors.endswith("interrupted; the same command again resumes\n")
     assert "Traceback" not in errors
+
+
+def test_workers_end_with_the_command(tmp_path):
+    script = tmp_path / "command.py"
+    script.write_text(COMMAND)
+    command = [sys.executable, str(script), "demo", "--out", str(tmp_path)]
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while not list(tmp_path.glob("*/manifest.json")):
+        assert running.poll() is None
+        time.sleep(0.1)
+    running.kill()
+    running.communicate(timeout=30)  # no sooner than the last worker has ended: they share its error stream

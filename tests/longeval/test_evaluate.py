@@ -100,6 +100,15 @@ def test_losses_are_stored_before_their_rows(evaluate):
     assert row.score == 2.0
 
 
+def test_losses_that_are_gone_are_predicted_again(evaluate):
+    result, _ = evaluate(tasks=("loss",), lengths=(16,), limit=1)
+    (row,) = RunFolder(result.path).rows().values()
+    RunFolder(result.path).nll_path(row.id).unlink()
+    again, _ = evaluate(tasks=("loss",), lengths=(16,), limit=1)
+    assert RunFolder(again.path).has_nll(row.id)
+    assert again.scores == result.scores
+
+
 def test_long_cells_may_have_fewer_samples(evaluate):
     result, prompts = evaluate(lengths=(16, 32, 64), limit=3, limit_tokens=64)
     assert [(cell.planned, cell.n) for cell in result.scores.cells] == [(3, 3), (2, 2), (1, 1)]

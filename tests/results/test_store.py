@@ -175,5 +175,5 @@ def test_losses_that_are_gone_or_broken(tmp_path, content):
         folder.nll_path(row(0).id).unlink()
         if content is not None:
             folder.nll_path(row(0).id).write_bytes(content)
-        with pytest.raises(UserError, match="remove its row"):
+        with pytest.raises(UserError, match="the same run command again replaces it"):
             folder.nll(row(0).id)
