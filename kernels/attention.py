@@ -178,7 +178,7 @@ def _path(
         *_rows(q), *_rows(k), *_rows(new.v), *_rows(w), beta, beta.stride(0),
         suffix, total, *_rows(partial), lse, uw, near_k, *_rows(x), chunk.items, plan.starts, T, chunk.bound, scale,
         H=H, G=G, D=D, C=CHUNK, OP=OP, GATE=GATE, CARRIED=carried, num_warps=4, num_stages=1,
-        maxnreg=128 if small and new.operand == torch.float16 else 168,
+        maxnreg=128 if small and new.operand == torch.float16 else 168,  # float32 operands need them
     )  # fmt: skip
     near_spans[(near.bound * H,)](
         *_rows(x), *_rows(new.v), *_rows(w), suffix, total, *_rows(partial), lse,

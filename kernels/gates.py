@@ -16,7 +16,11 @@ def gate_sums(
     """One chunk, HEADS query heads. suffix [HQ, slots, 2, C] float16, total [HQ, slots] float32.
 
     suffix: sum of scale * log_f [tokens, HQ] over the tokens after each in its chunk, as high and low halves (22 bits);
-    below -60000, where the weight is zero, it saturates. total: the same over the whole chunk.
+    below -60000 it saturates. total: the same over the whole chunk.
+
+    To keys and queries before strong gates of their own chunk these are one large summand that cancels: of float32's
+    digits they lose as many as it takes (log f = -30 on a third of a chunk: 1e-4), and all once it saturates, which for
+    FoX at d = 64 takes log f below -300 on a third of a chunk. Gates of models, log sigmoids, stay above -100.
     """
     slot = tl.program_id(0)
     seq = tl.load(items + 2 * slot)

@@ -12,16 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from longeval.kernels.tiles import (
-    SIZES,
-    dot,
-    keys_to_right_edge,
-    softmax_step,
-    transition,
-    ut_form,
-    ut_keys,
-    ut_queries,
-)
+from longeval.kernels.tiles import SIZES, chunk_transform, dot, keys_to_right_edge, softmax_step, transition
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -92,10 +83,7 @@ def append(
                     key += tl.load(pk + row[:, None] * D + c[None, :], mask=pending[:, None], other=0.0).to(OP)
                     ww += tl.load(pw + i[:, None] * D + c[None, :], mask=pending[:, None], other=0.0).to(OP)
                     bb += tl.load(pb + i, mask=pending, other=0.0)
-                T = ut_form(ww, bb, C, OP)
-                Y = ut_keys(ww, bb, key, C).to(OP)
-                UW = ut_queries(T, ww, bb, OP)
-                UY = dot(T, Y).to(OP)
+                UW, UY = chunk_transform(key, ww, bb, C, OP)
                 F = transition(ww, UW, D).to(OP)
                 for old_chunk in range(0, chunk):
                     at = (old_chunk * C + i)[:, None] * D + c[None, :]
@@ -136,10 +124,7 @@ def close_open_chunks(
     k = tl.load(pk + number * pk_b + head * pk_h + row[:, None] * D + c[None, :], mask=live[:, None], other=0.0).to(OP)
     w = tl.load(pw + number * pw_b + head * pw_h + i[:, None] * D + c[None, :], mask=live[:, None], other=0.0).to(OP)
     beta = tl.load(pb + number * pb_b + head * pb_h + i, mask=live, other=0.0)
-    T = ut_form(w, beta, C, OP)
-    Y = ut_keys(w, beta, k, C).to(OP)
-    UW = ut_queries(T, w, beta, OP)
-    UY = dot(T, Y).to(OP)
+    UW, UY = chunk_transform(k, w, beta, C, OP)
     to = (seq * H + head).to(tl.int64)
     keys = keys_to_right_edge(k, w, UY).to(open_k.dtype.element_ty)
     tl.store(open_k + to * C * D + i[:, None] * D + c[None, :], keys)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from longeval.kernels.tiles import SIZES, dot, dot_add, softmax_step, ut_form, ut_keys, ut_queries
+from longeval.kernels.tiles import SIZES, chunk_transform, dot, dot_add, softmax_step
 
 
 @triton.jit
@@ -34,10 +34,7 @@ def over_open_chunk(
     ww = tl.load(w + tile, mask=live[:, None], other=0.0).to(OP)
     vv = tl.load(v + tile, mask=live[:, None], other=0.0)
     bb = tl.load(beta + i, mask=live, other=0.0)
-    T = ut_form(ww, bb, C, OP)
-    Y = ut_keys(ww, bb, kk, C).to(OP)
-    UW = ut_queries(T, ww, bb, OP)
-    UY = dot(T, Y).to(OP)
+    UW, UY = chunk_transform(kk, ww, bb, C, OP)
     x16 = x.to(OP)
     X = dot(x16, tl.trans(ww)).to(OP)
     scores = dot_add(X, UY, dot(x16, tl.trans(kk)))

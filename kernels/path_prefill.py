@@ -14,7 +14,7 @@ group's would take G times the memory of the keys, so `walk` carries them again.
 Scores are in log2 units. The gate enters as a bias of keys alone, `suffix[j]` = sum of gates after j in its chunk or
 span; what lies between the span and the query is the same for all keys of the span, so instead of adding it to them,
 the row's maximum is lowered by the span's total when the walk moves on. Sums never reach beyond one span, and keep
-their digits at any length.
+their digits at any length; what strong gates inside a span cost is said in `gate_sums`.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -30,9 +30,9 @@ from longeval.kernels.tiles import (
     dot,
     dot_add,
     keys_to_right_edge,
+    negated_inverse,
     softmax_step,
     transition,
-    ut_form,
     ut_keys,
     ut_queries,
 )
@@ -55,8 +55,8 @@ def chunks(
     H: tl.constexpr, G: tl.constexpr, D: tl.constexpr, C: tl.constexpr, OP: tl.constexpr,
     GATE: tl.constexpr, CARRIED: tl.constexpr,
 ):  # fmt: skip
-    """One chunk and kv head, heads of a chunk side by side. Each operand is loaded where it is needed: one more wait
-    costs less than the registers that would hold it.
+    """One chunk and kv head; heads vary fastest in the grid, as in memory. Each operand is loaded where it is needed:
+    one more wait costs less than the registers that would hold it.
 
     q [tokens, HQ, D], k, v, w [tokens, H, D], beta [tokens, H] by their strides -> uw of `ut_queries` and keys near_k,
     both [H, tokens, D] in OP; partial [tokens, HQ, D] (out's memory) and lse [HQ, tokens]: attention inside the chunk,
@@ -80,16 +80,16 @@ def chunks(
     tile = i[:, None] * D + c[None, :]
     ww = tl.load(w + base * w_t + head * w_h + i[:, None] * w_t + c[None, :], mask=kept, other=0.0).to(OP)
     bb = tl.load(beta + base * beta_t + head + i * beta_t, mask=live, other=0.0).to(tl.float32)
-    T = ut_form(ww, bb, C, OP)
+    minus_T = negated_inverse(ww, bb, C, OP)
     if D >= 64:  # while no keys hold registers
-        UW = ut_queries(T, ww, bb, OP)
+        UW = ut_queries(minus_T, ww, bb, OP)
         tl.store(uw + at + tile, UW, mask=kept)
     kk = tl.load(k + base * k_t + head * k_h + i[:, None] * k_t + c[None, :], mask=kept, other=0.0).to(OP)
     Y = ut_keys(ww, bb, kk, C).to(OP)
-    if D < 64:
-        UW = ut_queries(T, ww, bb, OP)
+    if D < 64:  # ptxas 12.8, see `chunk_transform`
+        UW = ut_queries(minus_T, ww, bb, OP)
         tl.store(uw + at + tile, UW, mask=kept)
-    UY = dot(T, Y).to(OP)
+    UY = dot(minus_T, Y).to(OP)
     tl.store(near_k + at + tile, keys_to_right_edge(kk, ww, UY).to(OP), mask=kept)
     for g in range(G):
         hq = head * G + g
@@ -123,7 +123,7 @@ def near_spans(
     H: tl.constexpr, G: tl.constexpr, D: tl.constexpr, C: tl.constexpr, OP: tl.constexpr,
     GATE: tl.constexpr, CARRIED: tl.constexpr,
 ):  # fmt: skip
-    """One near span, chunks a and b, and one kv head, heads side by side; shapes as in `chunks`.
+    """One near span, chunks a and b, and one kv head, in the order of `chunks`; shapes as in `chunks`.
 
     partial and lse of b's queries take in a's keys. With CARRIED, q are the queries that `chunks` has carried, and b's
     go on to the span's left edge. In near_k, a's keys go on to its right edge; transitions near_f [H, nears, D, D]. A

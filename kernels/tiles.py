@@ -62,22 +62,15 @@ def unit_lower_inverse(A, C: tl.constexpr, OP: tl.constexpr):
 
 
 @triton.jit
-def ut_form(w, beta, C: tl.constexpr, OP: tl.constexpr):
-    """w [C, D] in OP, beta [C] -> -T [C, C] in OP: T = (I + strictLower(diag(beta) w w^T))^-1, U = T diag(beta).
-
-    With it, UW = -U w of `ut_queries`, UY = (-T) Y of `ut_keys`, and X = lower(q w^T): q at the chunk's left edge =
-    q + X UW;  k at its right edge = k + UY^T w;  F = I + UW^T w;  local scores = q k^T + X UY.
-
-    Where D < 64, Y comes before UW, and UW before UY: in other orders ptxas 12.8 addresses UW's operand by a
-    register that holds something else.
-    """
+def negated_inverse(w, beta, C: tl.constexpr, OP: tl.constexpr):
+    """w [C, D] in OP, beta [C] -> -T [C, C] in OP: T = (I + strictLower(diag(beta) w w^T))^-1; U = T diag(beta)."""
     return -unit_lower_inverse(ut_keys(w, beta, w, C), C, OP)
 
 
 @triton.jit
-def ut_queries(T, w, beta, OP: tl.constexpr):
-    """-T of `ut_form`, w [C, D] in OP, beta [C] -> UW, [C, D] in OP."""
-    return dot(T, (beta[:, None] * w.to(tl.float32)).to(OP)).to(OP)
+def ut_queries(minus_T, w, beta, OP: tl.constexpr):
+    """-T of `negated_inverse`, w [C, D] in OP, beta [C] -> UW = -U w, [C, D] in OP."""
+    return dot(minus_T, (beta[:, None] * w.to(tl.float32)).to(OP)).to(OP)
 
 
 @triton.jit
@@ -85,6 +78,19 @@ def ut_keys(w, beta, k, C: tl.constexpr):
     """w, k [C, D] in OP, beta [C] -> Y = strictLower(diag(beta) w k^T), [C, C] float32."""
     i = tl.arange(0, C)
     return tl.where(i[:, None] > i[None, :], beta[:, None] * dot(w, tl.trans(k)), 0.0)
+
+
+@triton.jit
+def chunk_transform(k, w, beta, C: tl.constexpr, OP: tl.constexpr):
+    """k, w [C, D] in OP, beta [C] -> UW = -U w [C, D], UY = -U strictLower(w k^T) [C, C], both in OP.
+
+    From these two follow, with X = lower(q w^T): q at the chunk's left edge = q + X UW;  k at its right edge =
+    k + UY^T w;  F = I + UW^T w;  local scores = q k^T + X UY.
+    """
+    minus_T = negated_inverse(w, beta, C, OP)
+    Y = ut_keys(w, beta, k, C).to(OP)
+    UW = ut_queries(minus_T, w, beta, OP)  # after Y: before it, where D < 64, ptxas 12.8 misaddresses its operand
+    return UW, dot(minus_T, Y).to(OP)
 
 
 @triton.jit

@@ -21,7 +21,7 @@ from longeval.kernels.plan import Plan
 from longeval.kernels.pool import PageLayout, Shape
 from longeval.kernels.reference import ScoreRule
 
-PRODUCTS = ("chunks", "near_spans", "far_spans", "walk", "append", "close_open_chunks")
+PRODUCTS = ("chunks", "near_spans", "far_spans", "walk", "append", "close_open_chunks", "carry_queries")
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 
 
@@ -68,7 +68,7 @@ def misaddressed(sass):
 
 
 def compile_all(shape):
-    """Every kernel of one layer: prefill with and without a prefix, append, decode. Yields (name, cubin)."""
+    """Every kernel of one layer: prefill with and without a prefix, append, decode: (name, cubin) of each."""
     kernels = []
     launch = jit.JITFunction.run
 

@@ -20,7 +20,7 @@ SOUND = """
 def test_a_product_with_a_stale_operand_is_found():
     assert compiled.misaddressed(SOUND) == []
     stale = SOUND.replace("UIADD3 UR22, UP0, UR10", "UIADD3 UR22, UP0, UR5")
-    assert [product.split()[1] for product in compiled.misaddressed(stale)] == ["R24,"]
+    assert [product.split()[2] for product in compiled.misaddressed(stale)] == ["R88,"]
 
 
 @pytest.mark.skipif(not compiled.CUOBJDUMP.exists(), reason="this Triton comes without NVIDIA's tools")

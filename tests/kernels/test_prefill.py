@@ -64,6 +64,12 @@ def test_a_gate_of_mixed_strength_keeps_its_digits(device):
     assert run(dataclasses.replace(batch, log_f=log_f), torch.float32, device) < 1e-5
 
 
+def test_queries_before_strong_gates_of_their_chunk(device):
+    batch = tokens([300], shape(False, True, heads=1))
+    log_f = torch.where(torch.arange(300) % 64 < 40, -0.1, -30.0).double()[:, None]
+    assert run(dataclasses.replace(batch, log_f=log_f), torch.float32, device) < 2e-4
+
+
 @modes
 def test_garbage_around_the_tokens_is_never_read(path, gate, device):
     batch = tokens([66], shape(path, gate))
