@@ -20,7 +20,7 @@ def gate_sums(
 
     To keys and queries before strong gates of their own chunk these are one large summand that cancels: of float32's
     digits they lose as many as it takes (log f = -30 on a third of a chunk: 1e-4), and all once it saturates, which for
-    FoX at d = 64 takes log f below -300 on a third of a chunk. Gates of models, log sigmoids, stay above -100.
+    FoX at d = 64 takes log f below -300 on a third of a chunk.
     """
     slot = tl.program_id(0)
     seq = tl.load(items + 2 * slot)

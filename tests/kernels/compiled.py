@@ -67,8 +67,8 @@ def misaddressed(sass):
     return found
 
 
-def compile_all(shape):
-    """Every kernel of one layer: prefill with and without a prefix, append, decode: (name, cubin) of each."""
+def compile_instead_of_launching():
+    """From now on; the list that (name, cubin) of every kernel goes to."""
     kernels = []
     launch = jit.JITFunction.run
 
@@ -77,7 +77,13 @@ def compile_all(shape):
         kernels.append((self.fn.__name__, kernel.asm["cubin"]))
         return kernel
 
+    driver.set_active(Hopper())
     jit.JITFunction.run = compile_only
+    return kernels
+
+
+def call_all(shape):
+    """Every kernel of one layer: prefill with and without a prefix, append, decode."""
     tokens = 256
 
     def random(*size):
@@ -94,21 +100,20 @@ def compile_all(shape):
     prefill(rule, new, Plan.of(starts, tokens), cached)
     append(new, starts.int(), cached)
     decode(rule, new.q[:1], pool, table, torch.tensor([300], dtype=torch.int32), 2 * tokens)
-    return kernels
 
 
 def main():
-    driver.set_active(Hopper())
+    kernels = compile_instead_of_launching()
+    for gate, kv_heads in ((True, 4), (False, 1)):
+        call_all(Shape(4, kv_heads, int(sys.argv[1]), torch.float16, path=True, gate=gate))
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder) / "kernel.cubin"
-        for gate, kv_heads in ((True, 4), (False, 1)):
-            shape = Shape(4, kv_heads, int(sys.argv[1]), torch.float16, path=True, gate=gate)
-            for name, code in compile_all(shape):
-                cubin.write_bytes(code)
-                sass = subprocess.run([CUOBJDUMP, "-sass", cubin], capture_output=True, text=True, check=True).stdout
-                assert "HGMMA" in sass or name not in PRODUCTS, f"{name} without matrix products"
-                for product in misaddressed(sass):
-                    print(f"{name}, {shape}: {product}")
+        for name, code in kernels:
+            cubin.write_bytes(code)
+            sass = subprocess.run([CUOBJDUMP, "-sass", cubin], capture_output=True, text=True, check=True).stdout
+            assert "HGMMA" in sass or name not in PRODUCTS, f"{name} without matrix products"
+            for product in misaddressed(sass):
+                print(f"{name}: {product}")
 
 
 if __name__ == "__main__":
