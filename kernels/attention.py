@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -85,9 +85,9 @@ def prefill(rule: ScoreRule, new: New, plan: Plan, cached: Cached | None = None)
     Reads the cache as it was before these tokens; `append` writes them to it afterwards.
     """
     out = torch.empty_like(new.q)
-    suffix, total = _gates(rule, new, plan)
+    gates = _gates(rule, new, plan)
     attend = _causal if new.w is None else _path
-    attend(rule, new, plan, cached, out, suffix, total)
+    attend(rule, new, plan, cached, out, gates)
     return out
 
 
@@ -112,40 +112,51 @@ def _prefix(rule: ScoreRule, new: New, plan: Plan, cached: Cached | None) -> tup
     return (*fields, open_k, open_f, cached.context, cached.table, cached.table.stride(0), gate_scale)
 
 
-def _gates(rule: ScoreRule, new: New, plan: Plan) -> tuple[Tensor, Tensor]:
-    """suffix [kinds, HQ, chunks, 2, C] and total [kinds, HQ, chunks] of `gate_sums`; empty without a gate.
+class _Gates(NamedTuple):
+    """What `gate_sums` makes of a batch's gates; empty tensors without any.
 
-    PaTH has three kinds, chunks and both spans, in log2 units, because its queries carry the scale. The others have
-    chunks alone, in units of q k, whose scale comes after.
+    since [HQ, chunks, 4, C], suffix [kinds, HQ, chunks, 2, C], total [kinds, HQ, chunks]. PaTH
+    has three kinds, chunks and both spans, in log2 units, because its queries carry the scale. The others have chunks
+    alone, in units of q k, whose scale comes after.
     """
+
+    since: Tensor
+    suffix: Tensor
+    total: Tensor
+
+
+def _gates(rule: ScoreRule, new: New, plan: Plan) -> _Gates:
     if new.log_f is None:
         none = torch.empty(0, dtype=torch.float32, device=new.q.device)
-        return none, none
+        return _Gates(none, none, none)
     HQ, bound, path = new.log_f.shape[1], plan.chunks.bound, new.w is not None
     kinds, unit = (3, LOG2E) if path else (1, 1 / rule.scale)
-    suffix = torch.empty(kinds, HQ, bound, 2, CHUNK, dtype=torch.float16, device=new.q.device)
-    total = torch.empty(kinds, HQ, bound, dtype=torch.float32, device=new.q.device)
+
+    def work(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=new.q.device)
+
+    since = work(HQ, bound, 4, CHUNK, dtype=torch.float16)
+    suffix = work(kinds, HQ, bound, 2, CHUNK, dtype=torch.float16)
+    total = work(kinds, HQ, bound)
     heads = min(16, triton.next_power_of_2(HQ))
     grid = (bound, triton.cdiv(HQ, heads))
     gate_sums[grid](
-        new.log_f, new.log_f.stride(0), suffix, total, plan.chunks.items, plan.starts, bound, rule.gate_scale * unit,
-        HQ=HQ, HEADS=heads, C=CHUNK, num_warps=4,
+        new.log_f, new.log_f.stride(0), since, suffix, total,
+        plan.chunks.items, plan.starts, bound, rule.gate_scale * unit, HQ=HQ, HEADS=heads, C=CHUNK, num_warps=4,
     )  # fmt: skip
     if path:
         span_gate_sums[grid](
             suffix, total, plan.chunks.items, plan.starts, bound, plan.each,
             HQ=HQ, HEADS=heads, C=CHUNK, S=plan.near.size, LATER=32, num_warps=4,
         )  # fmt: skip
-    return suffix, total
+    return _Gates(since, suffix, total)
 
 
-def _causal(
-    rule: ScoreRule, new: New, plan: Plan, cached: Cached | None, out: Tensor, suffix: Tensor, total: Tensor
-) -> None:
+def _causal(rule: ScoreRule, new: New, plan: Plan, cached: Cached | None, out: Tensor, gates: _Gates) -> None:
     T, HQ, D = new.q.shape
     assert T * max(new.k.stride(0), new.v.stride(0)) < 2**31, "keys and values count their elements in 32 bits"
     causal[(plan.near.bound, HQ)](
-        *_rows(new.q), *_rows(new.k), *_rows(new.v), suffix, total, *_rows(out), rule.scale * LOG2E,
+        *_rows(new.q), *_rows(new.k), *_rows(new.v), *gates, *_rows(out), rule.scale * LOG2E,
         *_prefix(rule, new, plan, cached), plan.near.items, plan.starts, plan.chunks.base, plan.chunks.bound,
         G=HQ // new.k.shape[1], D=D, C=CHUNK, P=_page_size(cached), OP=_tl(new.q.dtype),
         GATE=new.log_f is not None, PREFIX=cached is not None,
@@ -153,9 +164,7 @@ def _causal(
     )  # fmt: skip
 
 
-def _path(
-    rule: ScoreRule, new: New, plan: Plan, cached: Cached | None, out: Tensor, suffix: Tensor, total: Tensor
-) -> None:
+def _path(rule: ScoreRule, new: New, plan: Plan, cached: Cached | None, out: Tensor, gates: _Gates) -> None:
     q, k, w, beta = new.q, new.k, new.w, new.beta
     assert w is not None
     assert beta is not None
@@ -176,12 +185,12 @@ def _path(
     small = D <= 64
     chunks[(chunk.bound * H,)](
         *_rows(q), *_rows(k), *_rows(new.v), *_rows(w), beta, beta.stride(0),
-        suffix, total, *_rows(partial), lse, uw, near_k, *_rows(x), chunk.items, plan.starts, T, chunk.bound, scale,
+        gates.since, *_rows(partial), lse, uw, near_k, *_rows(x), chunk.items, plan.starts, T, chunk.bound, scale,
         H=H, G=G, D=D, C=CHUNK, OP=OP, GATE=GATE, CARRIED=carried, num_warps=4, num_stages=1,
         maxnreg=128 if small and new.operand == torch.float16 else 168,  # float32 operands need them
     )  # fmt: skip
     near_spans[(near.bound * H,)](
-        *_rows(x), *_rows(new.v), *_rows(w), suffix, total, *_rows(partial), lse,
+        *_rows(x), *_rows(new.v), *_rows(w), gates.suffix, gates.total, *_rows(partial), lse,
         uw, near_k, near_f, near.items, plan.starts, chunk.base, T, chunk.bound, near.bound, scale,
         H=H, G=G, D=D, C=CHUNK, OP=OP, GATE=GATE, CARRIED=carried, num_warps=4, num_stages=1,
         maxnreg=168 if small else 255,
@@ -193,7 +202,7 @@ def _path(
     if not small:  # read as bits the walk is 2 % faster here, and 2 % slower at D = 64, where registers run out
         near_f, far_f = near_f.view(torch.int16), far_f.view(torch.int16)
     walk[(near.bound, HQ)](
-        *_rows(x), *_rows(new.v), *_rows(w), suffix, total, out, *_rows(partial), lse, scale,
+        *_rows(x), *_rows(new.v), *_rows(w), gates.suffix, gates.total, out, *_rows(partial), lse, scale,
         uw, near_k, near_f, far_k, far_f, *_prefix(rule, new, plan, cached),
         near.items, plan.starts, chunk.base, far.base, T, chunk.bound, near.bound, far.bound, plan.each,
         G=G, D=D, C=CHUNK, S=near.size, P=_page_size(cached), OP=OP, CARRIED=carried, GATE=GATE,

@@ -2,10 +2,10 @@
 
 Prefill is everything from q, k, v, w, beta, log f to the output. Its rate is attention-equivalent, 4 B H d L^2 / 2
 FLOP, what plain causal attention needs; PaTH's own work is not counted. Decode is one CUDA graph of `append` and
-`decode`; its rate counts K and V once. Prefill is checked in float64 on a sample of rows. Peers: PyTorch's SDPA with
-cuDNN and with FlashAttention 2, fla's kernels and its layer's step, FlashAttention 3 as vLLM ships it and vLLM's own
-TRITON_ATTN for decode; what is not installed is listed as such. For decode also one pass that rewrites all keys,
-`k <- H k`, which is what a cache without pages needs for every token.
+`decode`; its rate counts K and V once. Prefill is checked in float64 on a sample of rows, and so are its peers; one
+case is float32. Peers: PyTorch's SDPA with cuDNN and with FlashAttention 2, fla's kernels and its layer's step,
+FlashAttention 3 as vLLM ships it and vLLM's own TRITON_ATTN for decode; what is not installed is listed as such. For
+decode also one pass that rewrites all keys, `k <- H k`, which is what a cache without pages needs for every token.
 
 Gates are near 1 (log f about -0.02) and nothing is skipped: every kernel does the whole triangle.
 """
@@ -42,6 +42,7 @@ PREFILL = [  # B, L, query heads, kv heads, d
     (4, 8192, 16, 16, 128),
     (4, 16384, 32, 8, 64),
 ]
+FLOAT32 = (1, 4097, 16, 16, 64)
 DECODE = [(n, length) for n in (1, 8, 64) for length in (4096, 16384, 65536) if n * length <= 64 * 16384]
 MODES = {"path-fox": (True, True), "path": (True, False), "fox": (False, True), "causal": (False, False)}
 PAGE = 512
@@ -79,54 +80,58 @@ def random_tokens(batch: int, length: int, shape: Shape) -> tuple[ScoreRule, New
     q, k, v = (normal(T, heads, d).to(shape.dtype) for heads in (shape.heads, H, H))
     w = beta = log_f = None
     if shape.path:
-        w = torch.nn.functional.normalize(normal(T, H, d), dim=-1).half()
+        w = torch.nn.functional.normalize(normal(T, H, d), dim=-1)
+        w = w if shape.dtype == torch.float32 else w.half()
         beta = 2 * normal(T, H).sigmoid()
     if shape.gate:
         log_f = torch.nn.functional.logsigmoid(normal(T, shape.heads) + 4)
     return ScoreRule(d**-0.5, gate_scale=d**-0.5 if shape.path else 1.0), New(q, k, v, w, beta, log_f)
 
 
-def sampled_error(rule: ScoreRule, new: New, length: int, out: Tensor) -> float:
-    """On two rows of the first sequence, all heads."""
+def sampled_error(rule: ScoreRule, new: New, length: int) -> Callable[[Tensor], float]:
+    """Of an output [L, HQ, d] of the first sequence, on two rows of all heads."""
     rows = [length // 3, length - 1]
     gates = (None if x is None else x[:length] for x in (new.w, new.beta, new.log_f))
     exact = rows_of(rule, rows, new.q[:length], new.k[:length], new.v[:length], *gates)
-    return float((out[rows].double() - exact).norm() / exact.norm())
+    return lambda out: float((out[rows].double() - exact).norm() / exact.norm())
 
 
-def prefill_rows(batch: int, length: int, heads: int, kv_heads: int, d: int, fla: bool) -> Iterator[Row]:
+def prefill_rows(
+    batch: int, length: int, heads: int, kv_heads: int, d: int, fla: bool = False, dtype: torch.dtype = torch.bfloat16
+) -> Iterator[Row]:
+    """float32 without peers."""
     flop = 4 * batch * heads * d * length * length / 2
-    size = f"{batch} x {length}, {heads}/{kv_heads} heads of {d}"
+    size = f"{batch} x {length}, {heads}/{kv_heads} heads of {d}" + ", float32" * (dtype == torch.float32)
     plan = Plan.of(torch.arange(0, batch * length + 1, length, device="cuda"), batch * length)
     for mode, (path, gate) in MODES.items():
-        rule, new = random_tokens(batch, length, Shape(heads, kv_heads, d, torch.bfloat16, path, gate))
+        rule, new = random_tokens(batch, length, Shape(heads, kv_heads, d, dtype, path, gate))
 
         def ours(rule: ScoreRule = rule, new: New = new) -> Tensor:
             out: Tensor = prefill(rule, new, plan)
             return out
 
-        error = sampled_error(rule, new, length, ours())
+        error = sampled_error(rule, new, length)
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         out = ours()
         extra = torch.cuda.max_memory_allocated() - before - out.nbytes
         ms = median_ms(ours)
-        yield Row(size, mode, ms, flop / ms / 1e9, error, extra / new.k.nbytes)
-        if mode == "causal":
-            peers = causal_peers(new, batch, length)
-        else:
-            peers = fla_peers(mode, new, batch, length) if fla else iter(())
-        yield from peer_rows(size, peers, flop)
+        yield Row(size, mode, ms, flop / ms / 1e9, error(out), extra / new.k.nbytes)
+        if mode == "causal" and dtype != torch.float32:
+            yield from peer_rows(size, causal_peers(new, batch, length), flop, error)
+        elif fla and mode != "causal":
+            yield from peer_rows(size, fla_peers(mode, new, batch, length), flop, error)
 
 
-def peer_rows(size: str, peers: Peers, work: float) -> Iterator[Row]:
+def peer_rows(size: str, peers: Peers, work: float, error: Callable[[Tensor], float] | None = None) -> Iterator[Row]:
+    """`error` of the first sequence's output, where calls return [B, L, HQ, d]."""
     for name, call in peers:
         if call is None:
             yield Row(size, name, None, None)
         else:
             ms = median_ms(call)
-            yield Row(size, name, ms, work / ms / 1e9)
+            yield Row(size, name, ms, work / ms / 1e9, error and error(call()[0]))
 
 
 def captured(call: Callable[[], object]) -> Callable[[], object]:
@@ -145,7 +150,7 @@ def filled_pool(shape: Shape, pages: int) -> Pool:
     pool.k.normal_()
     pool.v.normal_()
     if pool.g is not None:
-        pool.g.copy_(torch.full((PAGE,), -0.02, device="cuda").cumsum(0).expand_as(pool.g))
+        pool.g.copy_(torch.full((PAGE,), -0.02, device="cuda").cumsum(0).flip(0).expand_as(pool.g))
     if pool.f is not None and pool.w is not None and pool.beta is not None:
         pool.f.copy_(torch.eye(shape.head_dim, device="cuda").expand_as(pool.f))
         pool.w.copy_(torch.nn.functional.normalize(torch.randn(pool.w.shape, device="cuda"), dim=-1))
@@ -201,6 +206,7 @@ def main() -> None:
         raise SystemExit("the benchmark needs a CUDA device; PyTorch sees none")
     torch.manual_seed(0)
     cases = [] if args.only == "decode" else [prefill_rows(*case, fla="prefill" in args.fla) for case in PREFILL]
+    cases += [] if args.only == "decode" else [prefill_rows(*FLOAT32, dtype=torch.float32)]
     cases += [] if args.only == "prefill" else [decode_rows(*case, fla="decode" in args.fla) for case in DECODE]
     rows: list[Row] = []
     for number, case in enumerate(cases, 1):
@@ -219,14 +225,15 @@ def save(rows: list[Row], path: Path) -> None:
 
 def show(rows: list[Row]) -> None:
     """Ratios are speeds relative to plain attention of the same case: cuDNN's SDPA for prefill, `causal` for decode."""
-    table = Table("case", "kernel", "ms", "TFLOP/s or TB/s", "ratio", "error", "extra / K", title="bf16")
+    table = Table("case", "kernel", "ms", "TFLOP/s or TB/s", "ratio", "error", "extra / K", title="bf16 where not said")
     plain = {row.case: row.ms or 0.0 for row in rows if row.kernel in ("SDPA cudnn", "decode causal")}
     for row in rows:
         if row.ms is None or row.rate is None:
             table.add_row(row.case, row.kernel, "not installed", "", "", "", "")
             continue
         table.add_row(
-            row.case, row.kernel, f"{row.ms:.3f}", f"{row.rate:.3g}", f"{plain[row.case] / row.ms:.2f}",
+            row.case, row.kernel, f"{row.ms:.3f}", f"{row.rate:.3g}",
+            f"{plain[row.case] / row.ms:.2f}" if row.case in plain else "",
             "" if row.error is None else f"{row.error:.1e}", "" if row.extra is None else f"{row.extra:.1f}",
         )  # fmt: skip
     Console(width=120).print(table)

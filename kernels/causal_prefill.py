@@ -9,14 +9,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from longeval.kernels.gates import add_suffix
+from longeval.kernels.gates import add_suffix, gates_between, gates_since
 from longeval.kernels.paged import over_pages
 from longeval.kernels.tiles import LOWEST, SIZES, dot, dot_add, softmax_step
 
 
 @triton.jit(do_not_specialize=SIZES)
 def causal(
-    q, q_t, q_h, k, k_t, k_h, v, v_t, v_h, suffix, total, out, out_t, out_h, scale,
+    q, q_t, q_h, k, k_t, k_h, v, v_t, v_h, since, suffix, total, out, out_t, out_h, scale,
     pk, pk_b, pk_h, pv, pv_b, pv_h, pf, pf_b, pf_h, pg, pg_b, pg_h, open_k, open_f, context, table, table_n, gate_scale,
     items, starts, chunk_base, slots,
     G: tl.constexpr, D: tl.constexpr, C: tl.constexpr, P: tl.constexpr, OP: tl.constexpr,
@@ -52,6 +52,7 @@ def causal(
 
     if GATE:
         slot0 = hq.to(tl.int64) * slots + tl.load(chunk_base + seq) + first // C
+        since += slot0 * 4 * C
         suffix += slot0 * 2 * C
         total += slot0
     for own in tl.static_range(1, -1, -1):  # the block's own chunks
@@ -60,11 +61,13 @@ def causal(
             kept = edge + i < length
             kk = tl.load(k + own * k_step, mask=kept[None, :], other=0.0)
             vv = tl.load(v + own * v_step, mask=kept[:, None], other=0.0)
-            scores = dot_add(x, kk, add_suffix(suffix + own * 2 * C, 2 * C, C)) if GATE else dot(x, kk)
+            last = tl.minimum(r - own * C, C - 1)  # the chunk's last token that a query has passed
+            gates = since + own * 4 * C
+            passed = gates_since(gates, last, C) * scale if GATE else 0.0
+            scores = dot_add(x, kk, gates_between(gates, last, C)) if GATE else dot(x, kk)
             scores = tl.where(row[:, None] >= (edge + i)[None, :], scores, float("-inf"))
             top, norm, acc = softmax_step(scores, vv, top, norm, acc, scale)
-            if GATE:
-                top -= tl.load(total + own) * scale
+            top -= passed
     for t in tl.range(1, first // C + 1, num_stages=STAGES):  # earlier ones
         kk = tl.load(k - t * k_step)
         if GATE:

@@ -1,4 +1,8 @@
-"""Forget gates as the prefill kernels read them: sums over chunks and spans, as operands of the score product."""
+"""Forget gates as the prefill kernels read them: sums over chunks and spans, as operands of the score product.
+
+Strong gates cost no digits elsewhere: a key's bias counts what lies between it and the query, or up to the edge of its
+chunk or span, and then loses digits only where the key's weight is nothing beside the others.
+"""
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 from __future__ import annotations
@@ -8,19 +12,28 @@ import triton.language as tl
 
 from longeval.kernels.tiles import SIZES
 
+LEAST = tl.constexpr(-8192.0)  # 64 such gates sum up to -2^19, the least that `gates_between` can hold
+UNIT = tl.constexpr(16.0)  # of coarse digits: 2^19 is 32768 of them, which float16 holds
+
+
+@triton.jit
+def store_halves(to, x, mask, C: tl.constexpr):
+    """x in float32 as a float16 and a float16 that corrects it, C apart: 22 bits. Below -60000 it saturates."""
+    x = tl.maximum(x, -60000.0)
+    high = x.to(tl.float16)
+    tl.store(to, high, mask=mask)
+    tl.store(to + C, (x - high.to(tl.float32)).to(tl.float16), mask=mask)
+
 
 @triton.jit(do_not_specialize=SIZES)
 def gate_sums(
-    log_f, stride_t, suffix, total, items, starts, slots, scale, HQ: tl.constexpr, HEADS: tl.constexpr, C: tl.constexpr
-):
-    """One chunk, HEADS query heads. suffix [HQ, slots, 2, C] float16, total [HQ, slots] float32.
+    log_f, stride_t, since, suffix, total, items, starts, slots, scale,
+    HQ: tl.constexpr, HEADS: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """One chunk, HEADS query heads, of scale * log_f [tokens, HQ], which counts as LEAST below that.
 
-    suffix: sum of scale * log_f [tokens, HQ] over the tokens after each in its chunk, as high and low halves (22 bits);
-    below -60000 it saturates. total: the same over the whole chunk.
-
-    To keys and queries before strong gates of their own chunk these are one large summand that cancels: of float32's
-    digits they lose as many as it takes (log f = -30 on a third of a chunk: 1e-4), and all once it saturates, which for
-    FoX at d = 64 takes log f below -300 on a third of a chunk.
+    since [HQ, slots, 4, C] float16: sums from the chunk's first token to each, in the digits of `gates_between`. suffix
+    [HQ, slots, 2, C] float16: sums over the tokens after each, as `store_halves`. total [HQ, slots]: over the chunk.
     """
     slot = tl.program_id(0)
     seq = tl.load(items + 2 * slot)
@@ -33,16 +46,19 @@ def gate_sums(
     heads = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     known = (heads < HQ)[None, :]
     log_f += (start + first).to(tl.int64) * stride_t + i[:, None] * stride_t + heads[None, :]
-    gates = tl.load(log_f, mask=(i < n)[:, None] & known, other=0.0).to(tl.float32) * scale
-    # summed backwards from one token on, so that near keys get small, exact sums
-    after = tl.load(log_f + stride_t, mask=(i < tl.minimum(n, C) - 1)[:, None] & known, other=0.0).to(tl.float32)
-    sums = tl.maximum(tl.cumsum(after * scale, 0, reverse=True), -60000.0)
-    high = sums.to(tl.float16)
-    low = (sums - high.to(tl.float32)).to(tl.float16)
-    suffix += (heads[None, :].to(tl.int64) * slots + slot) * 2 * C + i[:, None]
-    tl.store(suffix, high, mask=known)
-    tl.store(suffix + C, low, mask=known)
-    tl.store(total + heads * slots + slot, tl.sum(gates, 0), mask=heads < HQ)
+    gates = tl.load(log_f, mask=(i < n)[:, None] & known, other=0.0).to(tl.float32)
+    gates = tl.maximum(gates * scale, LEAST)
+    at = (heads.to(tl.int64) * slots + slot)[None, :]
+    sums = tl.cumsum(gates.to(tl.float64), 0)  # float64: what is left of a difference of sums is as good as its terms
+    whole = tl.sum(gates.to(tl.float64), 0)
+    tl.store(total + heads * slots + slot, whole.to(tl.float32), mask=heads < HQ)
+    store_halves(suffix + at * 2 * C + i[:, None], (whole[None, :] - sums).to(tl.float32), known, C)
+    quarters = (sums * 4).to(tl.int32)
+    high = quarters & -1024
+    since += at * 4 * C + i[:, None]
+    tl.store(since, (high.to(tl.float32) / (4 * UNIT)).to(tl.float16), mask=known)
+    tl.store(since + C, ((quarters - high).to(tl.float32) / (4 * UNIT)).to(tl.float16), mask=known)
+    store_halves(since + 2 * C, (sums - quarters.to(tl.float64) / 4).to(tl.float32), known, C)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -78,10 +94,7 @@ def span_gate_sums(
             later = first + tl.arange(0, LATER)
             there = known[:, None] & (later < left_in_span)[None, :]
             after += tl.sum(tl.load(total + at[:, None] + later[None, :], mask=there, other=0.0), 1)
-        longer = tl.maximum(sums + after[None, :], -60000.0)
-        high = longer.to(tl.float16)
-        tl.store(halves + kind * level * 2 * C, high, mask=known[None, :])
-        tl.store(halves + kind * level * 2 * C + C, (longer - high.to(tl.float32)).to(tl.float16), mask=known[None, :])
+        store_halves(halves + kind * level * 2 * C, sums + after[None, :], known[None, :], C)
         tl.store(total + kind * level + at, mine + after, mask=known)
 
 
@@ -96,3 +109,38 @@ def add_suffix(suffix, R: tl.constexpr, C: tl.constexpr):
     ones = tl.zeros([R, 16], tl.float16) + tl.where(half < 2, 1.0, 0.0).to(tl.float16)[None, :]
     sums = tl.load(suffix + half[:, None] * C + tl.arange(0, C)[None, :], mask=(half < 2)[:, None], other=0.0)
     return tl.dot(ones, sums)
+
+
+@triton.jit
+def gates_between(since, row, C: tl.constexpr):
+    """Sum of a chunk's gates from the token after each key to each query, [R, C]: where their product starts.
+
+    since points to the chunk's sums; row [R] < C: the queries' tokens, counted from the chunk's first; negative ones
+    have passed none. It is a difference of two sums, which may both count strong gates before the key, and yet loses no
+    digit: of a sum's four digits the first two are multiples of 1/4 up to 2^19, whose differences the matrix unit's 24
+    bits hold exactly; the other two, halves of what is left below 1/4, are added to that.
+    """
+    sums = tl.zeros([row.shape[0], C], tl.float32)
+    digit = tl.arange(0, 16) % 2
+    kind = tl.arange(0, 16) // 2  # 0: digits of queries, 1: of keys, then nothing
+    for pair in tl.static_range(2):
+        one = UNIT if pair == 0 else 1.0
+        mine = (kind == 0)[None, :] & (row >= 0)[:, None]
+        queries = tl.load(since + digit[None, :] * C + row[:, None], mask=mine, other=0.0)
+        queries = tl.where((kind == 1)[None, :], one, queries).to(tl.float16)
+        keys = tl.load(since + digit[:, None] * C + tl.arange(0, C)[None, :], mask=(kind == 1)[:, None], other=0.0)
+        keys = tl.where((kind == 0)[:, None], one, -keys).to(tl.float16)
+        sums = tl.dot(queries, keys, sums)
+        since += 2 * C
+    return sums
+
+
+@triton.jit
+def gates_since(since, row, C: tl.constexpr):
+    """Sum of a chunk's gates from its first token to each query, [R]; arguments as in `gates_between`."""
+    passed = row >= 0
+    coarse = tl.load(since + row, mask=passed, other=0.0).to(tl.float32)
+    coarse += tl.load(since + C + row, mask=passed, other=0.0).to(tl.float32)
+    fine = tl.load(since + 2 * C + row, mask=passed, other=0.0).to(tl.float32)
+    fine += tl.load(since + 3 * C + row, mask=passed, other=0.0).to(tl.float32)
+    return coarse * UNIT + fine

@@ -2,7 +2,7 @@
 
 A page of P tokens per kv head holds (`Pool` lists shapes): values; keys, those of finished chunks carried to the right
 edge of the page's last finished chunk, those of the open chunk as they came; F, the product of the page's finished
-chunks; w and beta of its open chunk; per query head the running sum of log f from the page's first token. It is the
+chunks; w and beta of its open chunk; per query head the sum of log f from each token to the page's newest. It is the
 layout of `pages.py`, with a block table: a full page never changes again, and depends on nothing after it.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -13,6 +13,26 @@ import triton
 import triton.language as tl
 
 from longeval.kernels.tiles import SIZES, chunk_transform, dot, keys_to_right_edge, softmax_step, transition
+
+
+@triton.jit
+def append_gates(log_f, gate_t, pg, lo, hi, C: tl.constexpr, P: tl.constexpr):
+    """Rows lo to hi of a page's gate sums pg [P], from log_f by its stride, and their sum on top of the rows before.
+
+    log f counts as -60000 below that, as in `gate_sums`.
+    """
+    i = tl.arange(0, C)
+    after = 0.0  # gates of the page's tokens behind the chunk at hand
+    chunks = (hi + C - 1) // C
+    for back in range(1, chunks - lo // C + 1):
+        row = (chunks - back) * C + i
+        fresh = (row >= lo) & (row < hi)
+        here = tl.maximum(tl.load(log_f + row * gate_t, mask=fresh, other=0.0).to(tl.float32), -60000.0)
+        tl.store(pg + row, tl.cumsum(here, 0, reverse=True) + after, mask=fresh)
+        after += tl.sum(here, 0)
+    for first in range(0, lo, 4 * C):
+        row = first + tl.arange(0, 4 * C)
+        tl.store(pg + row, tl.load(pg + row, mask=row < lo, other=0.0) + after, mask=row < lo)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -50,8 +70,9 @@ def append(
     k += token0 * k_t + head * k_h
     v += token0 * v_t + head * v_h
     if GATE:
-        pg += number * pg_b + head * pg_h
-        log_f += token0 * gate_t + head * G
+        for g in range(G):
+            log_f_g = log_f + token0 * gate_t + head * G + g
+            append_gates(log_f_g, gate_t, pg + number * pg_b + head * pg_h + g * P, lo, hi, C, P)
     if PATH:
         w += token0 * w_t + head * w_h
         beta += token0 * beta_t + head
@@ -65,13 +86,6 @@ def append(
         vv = tl.load(v + row[:, None] * v_t + c[None, :], mask=fresh[:, None], other=0.0)
         kk = tl.load(k + row[:, None] * k_t + c[None, :], mask=fresh[:, None], other=0.0)
         tl.store(pv + row[:, None] * D + c[None, :], vv.to(pv.dtype.element_ty), mask=fresh[:, None])
-        if GATE:
-            for g in range(G):
-                first = tl.maximum(lo, chunk * C)
-                before = tl.load(pg + g * P + first - 1, mask=first > 0, other=0.0)
-                gates = tl.load(log_f + row * gate_t + g, mask=fresh, other=0.0).to(tl.float32)
-                tl.store(pg + g * P + row, tl.cumsum(gates, 0) + before, mask=fresh)
-            tl.debug_barrier()  # the next chunk reads the last row
         if PATH:
             bb = tl.load(beta + row * beta_t, mask=fresh, other=0.0).to(tl.float32)
             ww = tl.load(w + row[:, None] * w_t + c[None, :], mask=fresh[:, None], other=0.0).to(OP)
@@ -164,9 +178,9 @@ def over_pages(
             at = (seq * (tl.num_programs(1) // G) + head).to(tl.int64)
             scores = dot(x, tl.load(open_k + at * C * D + i[None, :] * D + c[:, None])) * x_scale
             if GATE:
-                gates = pg + number * pg_b + head * pg_h + (hq % G) * P
-                ahead = tl.load(gates + count - 1) - tl.load(gates + finished + i, mask=pending, other=0.0)
-                scores += ahead[None, :] * gate_scale
+                gates = pg + number * pg_b + head * pg_h + (hq % G) * P + finished
+                later = tl.load(gates + i + 1, mask=i + 1 < count - finished, other=0.0)
+                scores += later[None, :] * gate_scale
             scores = tl.where(pending[None, :], scores, float("-inf"))
             values = tl.load(pv + number * pv_b + finished * D, mask=pending[:, None], other=0.0)
             top, norm, acc = softmax_step(scores, values, top, norm, acc)
@@ -176,14 +190,13 @@ def over_pages(
         number = tl.load(table + seq * table_n + pages - 1 - back).to(tl.int64)
         if GATE:
             gates = pg + number * pg_b + head * pg_h + (hq % G) * P
-            edge = tl.load(gates + count - 1)
         for t in tl.range(0, (finished + C - 1) // C, num_stages=STAGES):
             seen = t * C + i < finished
             keys = tl.load(pk + number * pk_b + (t * C + i)[None, :] * D + c[:, None], mask=seen[None, :], other=0.0)
             scores = dot(x, keys) * x_scale
             if GATE:
-                ahead = edge - tl.load(gates + t * C + i, mask=seen, other=0.0)
-                scores += (ahead * gate_scale + offset)[None, :]
+                later = tl.load(gates + t * C + i + 1, mask=t * C + i + 1 < count, other=0.0)
+                scores += (later * gate_scale + offset)[None, :]
             scores = tl.where(seen[None, :], scores, float("-inf"))
             values = tl.load(pv + number * pv_b + t * C * D, mask=seen[:, None], other=0.0)
             top, norm, acc = softmax_step(scores, values, top, norm, acc)
@@ -191,7 +204,7 @@ def over_pages(
             F = tl.load(pf + number * pf_b + head * pf_h + c[:, None] + c[None, :] * D)
             x = dot(x.to(OP), F).to(KEY)
         if GATE:
-            offset += edge * gate_scale
+            offset += tl.load(gates) * gate_scale
         count = P
         finished = P
     return norm, acc

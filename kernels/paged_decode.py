@@ -39,10 +39,8 @@ def over_open_chunk(
     X = dot(x16, tl.trans(ww)).to(OP)
     scores = dot_add(X, UY, dot(x16, tl.trans(kk)))
     if GATE:
-        gates = g + r[:, None] * P
-        newest = tl.load(gates + pending - 1, mask=member[:, None], other=0.0)
-        ahead = newest - tl.load(gates + i[None, :], mask=member[:, None] & live[None, :], other=0.0)
-        scores += ahead * gate_scale
+        later = g + r[:, None] * P + i[None, :] + 1
+        scores += tl.load(later, mask=member[:, None] & (i + 1 < pending)[None, :], other=0.0) * gate_scale
     scores = tl.where(live[None, :], scores, float("-inf"))
     top = tl.max(scores, 1)
     p = tl.exp2(scores - top[:, None])
@@ -146,8 +144,7 @@ def attend_pages(
             p = at + tl.arange(0, LATER)
             inside = p < pages
             number = tl.load(table + seq * table_n + p, mask=inside, other=0).to(tl.int64)
-            end = tl.minimum(held - p * P, P) - 1
-            sums = tl.load(pg_rows + (number * pg_b + end)[None, :], mask=member[:, None] & inside[None, :], other=0.0)
+            sums = tl.load(pg_rows + (number * pg_b)[None, :], mask=member[:, None] & inside[None, :], other=0.0)
             offset += tl.sum(sums, 1)
         offset *= gate_scale
 
@@ -163,23 +160,24 @@ def attend_pages(
             usable = count // C * C
         q = tl.load(x + page * x_p, mask=member[:, None], other=0.0).to(KEY)
         if GATE:
-            edge = tl.load(pg_rows + number * pg_b + count - 1, mask=member[:, None], other=0.0)
+            whole = tl.load(pg_rows + number * pg_b, mask=member[:, None], other=0.0)
         for t in tl.range(0, (usable + N - 1) // N, num_stages=STAGES):
             seen = t * N + i < usable
             keys = tl.load(pk + number * pk_b + t * N * D, mask=seen[None, :], other=0.0)
             scores = dot(q, keys) * x_scale
             if GATE:
-                row = number * pg_b + (t * N + i)[None, :]
+                row = t * N + i + 1
+                there = (row < count)[None, :]
                 if G == 1:  # one row of gates for the whole tile
-                    since = tl.load(pg + row, mask=seen[None, :], other=0.0)
+                    later = tl.load(pg + number * pg_b + row[None, :], mask=there, other=0.0)
                 else:
-                    since = tl.load(pg_rows + row, mask=member[:, None] & seen[None, :], other=0.0)
-                scores += (edge - since) * gate_scale + offset[:, None]
+                    later = tl.load(pg_rows + number * pg_b + row[None, :], mask=member[:, None] & there, other=0.0)
+                scores += later * gate_scale + offset[:, None]
             scores = tl.where(seen[None, :], scores, float("-inf"))
             values = tl.load(pv + number * pv_b + t * N * D, mask=seen[:, None], other=0.0)
             top, norm, acc = softmax_step(scores, values, top, norm, acc)
         if GATE:
-            offset += tl.sum(edge, 1) * gate_scale
+            offset += tl.sum(whole, 1) * gate_scale
     norm = tl.sum(norm, 1)
     empty = norm == 0.0
     safe = tl.where(empty, 1.0, norm)

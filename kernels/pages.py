@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from longeval.kernels.chunk import keys_to_right_edge, transition, ut_transform
 
@@ -44,7 +45,8 @@ class Pages:
                             right edge of the last of them; keys of its open chunk are as they came.
     length [B]              int64, tokens held.
     path                    PaTH only.
-    g      [N, B, HQ, P]    running sum of log_f from the page's first token, inclusive. Gated models only.
+    g      [N, B, HQ, P]    sum of log_f from each token to the page's newest, inclusive; zero in unused rows. Gated
+                            models only.
 
     `path` and `g` are float32, or float64 when k is. The layer around it keeps what else it needs from the past (the
     last two inputs of w's short convolution).
@@ -105,9 +107,10 @@ class Pages:
 class Newest:
     """The page that the next token goes to, of S sequences, in full precision.
 
-    k, v [S, H, P, d], g [S, HQ, P]. `path` [S, H, P]: zero outside the open chunk. Finished chunks' keys already stand
-    at the edge of the last of them, so `beta = 0` there (U = 0, F = I) makes every formula of the chunk algebra true
-    as it is. `seq, page` [S]: where it belongs; `end` [S]: how many of its rows are in use.
+    k, v [S, H, P, d]. `path` [S, H, P]: zero outside the open chunk. Finished chunks' keys already stand at the edge of
+    the last of them, so `beta = 0` there (U = 0, F = I) makes every formula of the chunk algebra true as it is.
+    gates [S, HQ, P]: log_f of each token, zero in unused rows. `seq, page` [S]: where it belongs; `end` [S]: how many
+    of its rows are in use.
     """
 
     seq: Tensor
@@ -116,7 +119,7 @@ class Newest:
     k: Tensor
     v: Tensor
     path: Householder | None
-    g: Tensor | None
+    gates: Tensor | None
 
     @staticmethod
     def load(pages: Pages, seq: Tensor) -> Newest:
@@ -131,8 +134,8 @@ class Newest:
             path = Householder(w.new_zeros(S, H, m, C, d), w.new_zeros(S, H, m, C))
             path.w[some, :, end // C], path.beta[some, :, end // C] = w[seq], beta[seq]
             path = Householder(path.w.flatten(2, 3), path.beta.flatten(2, 3))
-        g = None if pages.g is None else pages.g[page, seq]
-        return Newest(seq, page, end, pages.k[page, seq].to(full), pages.v[page, seq].to(full), path, g)
+        gates = None if pages.g is None else pages.g[page, seq] - after(pages.g[page, seq])
+        return Newest(seq, page, end, pages.k[page, seq].to(full), pages.v[page, seq].to(full), path, gates)
 
     def store(self, pages: Pages) -> None:
         """Writes the page back and sets the sequences' lengths.
@@ -159,8 +162,8 @@ class Newest:
             pages.path.open.beta[self.seq] = (beta * is_open[:, None, :, None]).sum(2)
         pages.k[self.page, self.seq] = keys.to(pages.k.dtype)
         pages.v[self.page, self.seq] = self.v.to(pages.v.dtype)
-        if self.g is not None and pages.g is not None:
-            pages.g[self.page, self.seq] = self.g
+        if self.gates is not None and pages.g is not None:
+            pages.g[self.page, self.seq] = sums_to_last(self.gates)
         pages.length[self.seq] = self.page * pages.page_size + self.end
 
 
@@ -190,6 +193,16 @@ def open_rows(pages: Pages, seq: Tensor) -> tuple[Tensor, Tensor, slice, Tensor]
     page, row = pages.length[seq] // pages.page_size, pages.length[seq] % pages.page_size
     first = (row - row % CHUNK)[:, None]
     return page[:, None], seq[:, None], slice(None), first + torch.arange(CHUNK, device=row.device)
+
+
+def sums_to_last(gates: Tensor) -> Tensor:
+    """[..., P] -> sums from each entry to the last one, inclusive."""
+    return gates.flip(-1).cumsum(-1).flip(-1)
+
+
+def after(sums: Tensor) -> Tensor:
+    """[..., P] of `sums_to_last` -> sums of what stands after each entry."""
+    return functional.pad(sums[..., 1:], (0, 1))
 
 
 def chunks(x: Tensor) -> Tensor:

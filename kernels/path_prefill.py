@@ -14,7 +14,7 @@ group's would take G times the memory of the keys, so `walk` carries them again.
 Scores are in log2 units. The gate enters as a bias of keys alone, `suffix[j]` = sum of gates after j in its chunk or
 span; what lies between the span and the query is the same for all keys of the span, so instead of adding it to them,
 the row's maximum is lowered by the span's total when the walk moves on. Sums never reach beyond one span, and keep
-their digits at any length; what strong gates inside a span cost is said in `gate_sums`.
+their digits at any length. In its own chunk a query counts the gates up to itself alone (`gates_between`).
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -23,7 +23,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from longeval.kernels.gates import add_suffix
+from longeval.kernels.gates import add_suffix, gates_between, gates_since
 from longeval.kernels.paged import over_pages
 from longeval.kernels.tiles import (
     SIZES,
@@ -50,7 +50,7 @@ def cross(x, w, UW, OP: tl.constexpr, seen=None):
 @triton.jit(do_not_specialize=SIZES)
 def chunks(
     q, q_t, q_h, k, k_t, k_h, v, v_t, v_h, w, w_t, w_h, beta, beta_t,
-    suffix, total, partial, out_t, out_h, lse, uw, near_k, carried, carried_t, carried_h,
+    since, partial, out_t, out_h, lse, uw, near_k, carried, carried_t, carried_h,
     items, starts, tokens, slots, scale,
     H: tl.constexpr, G: tl.constexpr, D: tl.constexpr, C: tl.constexpr, OP: tl.constexpr,
     GATE: tl.constexpr, CARRIED: tl.constexpr,
@@ -100,9 +100,9 @@ def chunks(
             left = carried + base * carried_t + hq * carried_h + i[:, None] * carried_t + c[None, :]
             tl.store(left, dot_add(X, UW, x.to(tl.float32)).to(OP), mask=kept)
         vv = tl.load(v + base * v_t + head * v_h + i[:, None] * v_t + c[None, :], mask=kept, other=0.0)
-        scores = dot(x, tl.trans(kk))
-        if GATE:
-            scores += add_suffix(suffix + (hq * slots + slot) * 2 * C, C, C)
+        gates = since + (hq * slots + slot) * 4 * C
+        passed = gates_since(gates, i, C) if GATE else 0.0
+        scores = dot_add(x, tl.trans(kk), gates_between(gates, i, C)) if GATE else dot(x, tl.trans(kk))
         scores = tl.where(seen, dot_add(X, UY, scores), float("-inf"))
         top = tl.max(scores, 1)
         p = tl.exp2(scores - top[:, None])
@@ -110,10 +110,7 @@ def chunks(
         acc = dot(p.to(vv.dtype), vv) * (1 / norm)[:, None]
         to = base * out_t + hq * out_h + i[:, None] * out_t + c[None, :]
         tl.store(partial + to, acc.to(partial.dtype.element_ty), mask=kept)
-        top += tl.log2(norm)
-        if GATE:
-            top -= tl.load(total + hq * slots + slot)
-        tl.store(lse + hq * tokens + base + i, top, mask=live)
+        tl.store(lse + hq * tokens + base + i, top + tl.log2(norm) - passed, mask=live)
 
 
 @triton.jit(do_not_specialize=SIZES)

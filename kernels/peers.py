@@ -15,13 +15,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from longeval.kernels.attention import New
 from longeval.kernels.reference import ScoreRule
 
-Peers = Iterator[tuple[str, Callable[[], object] | None]]
+Peers = Iterator[tuple[str, Callable[[], Any] | None]]
 VLLM_BLOCK = 16  # tokens per block of vLLM's cache, its default
 TRITON_ATTN_SEGMENTS = 16  # what vLLM's backend of that name cuts long sequences into, in small batches
 
 
 def causal_peers(new: New, batch: int, length: int) -> Peers:
-    """Prefill of plain attention: PyTorch's SDPA, and FlashAttention 3 as vLLM ships it."""
+    """Prefill of plain attention, [B, L, HQ, d]: PyTorch's SDPA, and FlashAttention 3 as vLLM ships it."""
     q, k, v = new.q, new.k, new.v
     qh, kh, vh = (x.view(batch, length, *x.shape[1:]).transpose(1, 2).contiguous() for x in (q, k, v))
     for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION):
@@ -29,7 +29,8 @@ def causal_peers(new: New, batch: int, length: int) -> Peers:
         def sdpa(backend: SDPBackend = backend) -> Tensor:
             with sdpa_kernel(backend):
                 gqa = q.shape[1] != k.shape[1]
-                return torch.nn.functional.scaled_dot_product_attention(qh, kh, vh, is_causal=True, enable_gqa=gqa)
+                o = torch.nn.functional.scaled_dot_product_attention(qh, kh, vh, is_causal=True, enable_gqa=gqa)
+                return o.transpose(1, 2)
 
         yield f"SDPA {backend.name.split('_')[0].lower()}", sdpa
     flash = _flash_attention_3()
@@ -37,7 +38,12 @@ def causal_peers(new: New, batch: int, length: int) -> Peers:
         yield "FlashAttention 3", None
         return
     starts = torch.arange(0, batch * length + 1, length, device="cuda", dtype=torch.int32)
-    yield "FlashAttention 3", lambda: flash(q, k, v, length, starts, length, starts, causal=True, fa_version=3)
+
+    def flash_3() -> Tensor:
+        out: Tensor = flash(q, k, v, length, starts, length, starts, causal=True, fa_version=3)
+        return out.view(batch, length, *out.shape[1:])
+
+    yield "FlashAttention 3", flash_3
 
 
 def _flash_attention_3() -> Callable[..., Any] | None:
@@ -49,7 +55,7 @@ def _flash_attention_3() -> Callable[..., Any] | None:
 
 
 def fla_peers(mode: str, new: New, batch: int, length: int) -> Peers:
-    """fla's prefill of the same attention."""
+    """fla's prefill of the same attention, [B, L, HQ, d]."""
     name = f"fla {mode}"
     try:
         from fla.ops.forgetting_attn import parallel_forgetting_attn
@@ -66,7 +72,7 @@ def fla_peers(mode: str, new: New, batch: int, length: int) -> Peers:
         yield name, lambda: parallel_forgetting_attn(q, k, v, log_f)
     else:
         wide = w.float()
-        yield name, lambda: parallel_path_attn(q, k, v, wide, beta, log_f)
+        yield name, lambda: parallel_path_attn(q, k, v, wide, beta, log_f)[0]
 
 
 def paged_peers(q: Tensor, kv_heads: int, length: int) -> Peers:

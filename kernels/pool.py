@@ -61,7 +61,7 @@ class PageLayout:
     |---|---|---|---|
     | k | [P, d] | float16 for 16-bit PaTH, else the model's | keys, see `paged.py` |
     | v | [P, d] | the model's | values |
-    | g | [G, P] | float32 | running sum of log f from the page's start, inclusive; gated models |
+    | g | [G, P] | float32 | sum of log f from each token to the page's newest, inclusive; gated models |
     | f | [d, d] | as k | product of the finished chunks' transitions; PaTH |
     | w | [64, d] | as k | of the open chunk; PaTH |
     | beta | [64] | float32 | of the open chunk; PaTH |

@@ -27,9 +27,20 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from longeval.kernels.chunk import keys_to_right_edge, local_scores, queries_to_left_edge, transition, ut_transform
-from longeval.kernels.pages import CHUNK, Householder, Newest, Pages, chunks, full_precision, open_rows
+from longeval.kernels.pages import (
+    CHUNK,
+    Householder,
+    Newest,
+    Pages,
+    after,
+    chunks,
+    full_precision,
+    open_rows,
+    sums_to_last,
+)
 
 
 @dataclass(frozen=True)
@@ -109,8 +120,8 @@ def prefill(
         if newest.path is not None and path is not None:
             newest.path.w.add_(_rows(path.w[at], fresh))
             newest.path.beta.add_(_rows(path.beta[at], fresh))
-        if newest.g is not None and log_f is not None:
-            newest.g += (_rows(log_f[at], fresh).cumsum(-1) + _row_before(newest.g, start)) * fresh[:, None]
+        if newest.gates is not None and log_f is not None:
+            newest.gates += _rows(log_f[at], fresh)
         result = _attend_newest(pages, rule, _rows(q[at], fresh), newest).to(q.dtype)
         out[seq[:, None].expand_as(token)[fresh], token[fresh]] = result.transpose(1, 2)[fresh]
         newest.store(pages)
@@ -122,12 +133,6 @@ def _rows(x: Tensor, fresh: Tensor) -> Tensor:
     """[S, P, heads, ...] -> [S, heads, P, ...] in full precision, zero where `fresh` [S, P] is false."""
     mask = fresh.view(*fresh.shape, *[1] * (x.dim() - 2))
     return torch.where(mask, x.to(full_precision(x.dtype)), 0).transpose(1, 2)
-
-
-def _row_before(g: Tensor, row: Tensor) -> Tensor:
-    """[S, HQ, 1]: g [S, HQ, P] just before row `row` [S], zero before the page's first."""
-    index = (row - 1).clamp(min=0)[:, None, None].expand(-1, g.shape[1], 1)
-    return g.gather(2, index) * (row > 0)[:, None, None]
 
 
 # A CPU takes twenty times as long for exponentials that underflow, and forget gates make most of them do so. A weight
@@ -180,17 +185,22 @@ def _attend_newest(pages: Pages, rule: ScoreRule, q: Tensor, newest: Newest) -> 
         local = local_scores(x, k.unsqueeze(3), w.unsqueeze(3), U.unsqueeze(3))
         x = queries_to_left_edge(x, w.unsqueeze(3), U.unsqueeze(3))
         k, F = keys_to_right_edge(k, w, U), transition(w, U)
-    gates = None  # [S, H, m, G, C]: running sum from the left edge of the page in hand to the query
-    if newest.g is not None:
-        gates = rule.gate_scale * newest.g.view(S, H, G, m, C).transpose(2, 3)
+    gates = None  # [S, H, m, G, C]: sum from the left edge of the chunk, then page, in hand to the query
+    if newest.gates is not None:
+        each = rule.gate_scale * newest.gates.view(S, H, G, m, C).transpose(2, 3)
+        suffix = after(sums_to_last(each))
+        gates = each.cumsum(-1)
     slot = torch.arange(C, device=q.device)
 
     x = x.flatten(3, 4)  # [S, H, m, G * C, d]
     softmax = _OnlineSoftmax(x)
     for back in range(m):  # query chunk c meets key chunk c - back
         scores = local if back == 0 else (x[:, :, back:] @ k[:, :, : m - back].mT).view(S, H, m - back, G, C, C)
-        if gates is not None:
-            scores = scores + (gates[:, :, back:].unsqueeze(-1) - gates[:, :, : m - back].unsqueeze(-2))
+        if gates is not None and back == 0:
+            scores = scores + _between(each)
+        elif gates is not None:
+            scores = scores + gates[:, :, back:].unsqueeze(-1) + suffix[:, :, : m - back].unsqueeze(-2)
+            gates[:, :, back:] += each[:, :, : m - back].sum(-1, keepdim=True)
         scores = scores.masked_fill(~rule.visible(back * C + slot[:, None] - slot), -torch.inf)
         softmax.add(scores.flatten(3, 4), v[:, :, : m - back], since=back)
         if F is not None and back:
@@ -202,6 +212,15 @@ def _attend_newest(pages: Pages, rule: ScoreRule, q: Tensor, newest: Newest) -> 
     _attend_older(pages, rule, x, gates, newest, softmax)
     o = softmax.out / softmax.total.unsqueeze(-1)
     return o.view(S, H, m, G, C, d).transpose(2, 3).reshape(S, HQ, P, d)
+
+
+def _between(gates: Tensor) -> Tensor:
+    """Gates [..., C] of a chunk -> their sum from the token after each key to each query, [..., C, C].
+
+    Not as a difference of sums: where both count a strong gate that is not between key and query, it costs digits.
+    """
+    C = gates.shape[-1]
+    return gates.unsqueeze(-2).expand(*gates.shape, C).tril() @ gates.new_ones(C, C).tril(-1)
 
 
 def _attend_older(
@@ -218,8 +237,8 @@ def _attend_older(
         if gates is not None and pages.g is not None:
             S, H, m, G, _ = gates.shape
             page_gates = rule.gate_scale * pages.g[at].view(S, H, 1, G, 1, P)
-            scores.view(S, H, m, G, C, P).add_(page_gates[..., -1:] - page_gates).add_(gates.unsqueeze(-1))
-            gates = gates + page_gates[..., -1]
+            scores.view(S, H, m, G, C, P).add_(after(page_gates)).add_(gates.unsqueeze(-1))
+            gates = gates + page_gates[..., 0]
         if rule.window is not None:
             hidden = ~rule.visible(back * P + slot[:, None] - slot).view(P // C, 1, C, P)
             scores.view(*scores.shape[:2], P // C, -1, C, P).masked_fill_(hidden, -torch.inf)
@@ -256,13 +275,11 @@ def decode(
     scores = x @ keys.mT if path is None else _path_scores(pages, x, keys, path)  # [n, B, H, G, P]
 
     if pages.g is not None and log_f is not None:
-        here = torch.where((row > 0)[:, None], pages.g[page, seq, :, row - 1], 0) + log_f[:, 0].to(full)
-        pages.g[page, seq, :, row] = here
+        until = torch.arange(P, device=q.device) <= row[:, None]  # [B, P]
+        pages.g[page, seq] += until[:, None] * log_f[:, 0, :, None].to(full)
         g = pages.g[:n].view(n, B, H, HQ // H, P)
-        decay = g[..., -1].clone()  # what each page adds between its left edge and the query
-        decay[page, seq] = here.view(B, H, HQ // H)
-        decay = decay.flip(0).cumsum(0).flip(0)  # from each page's left edge to the query
-        scores += rule.gate_scale * (decay.unsqueeze(-1) - g)
+        later = functional.pad(g[1:, ..., 0], (0, 0) * 3 + (0, 1)).flip(0).cumsum(0).flip(0)  # of the pages after each
+        scores += rule.gate_scale * (after(g) + later.unsqueeze(-1))
 
     position = torch.arange(n * P, device=q.device).view(n, 1, P)
     visible = rule.visible(pages.length[:, None] - position)  # [n, B, P]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -99,6 +99,13 @@ def tokens(
     return Tokens(
         starts, rule, q, k, v, w if shape.path else None, b if shape.path else None, f if shape.gate else None
     )
+
+
+def with_gates(batch: Tokens, weak: Tensor, strong: float) -> Tokens:
+    """The same with log_f = -0.1 where `weak` [T] is true, and `strong` elsewhere."""
+    assert batch.log_f is not None
+    log_f = torch.where(weak, -0.1, strong).double()[:, None].expand_as(batch.log_f).contiguous()
+    return replace(batch, log_f=log_f)
 
 
 def error(got: Tensor, expected: Tensor) -> float:

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from cases import error, tokens
+from cases import error, tokens, with_gates
 
 from longeval.kernels.attention import Cached, append, decode, prefill
 from longeval.kernels.batched import PagedAttention
@@ -102,6 +102,19 @@ def test_page_sizes(page_size, device):
     serving.prefill(page_size + 68)
     serving.decode(2)
     assert serving.error() < 5e-6
+
+
+@pytest.mark.parametrize("strong", [-30.0, -1000.0, -math.inf])
+@pytest.mark.parametrize("path", [False, True])
+def test_strong_gates_cost_no_digits(path, strong, device):
+    layer = shape(path, True)
+    batch, token = tokens([200], layer), torch.arange(200)
+    for weak in (token >= 100, token % 64 < 40, token % 50 > 0):
+        serving = Serving(with_gates(batch, weak, strong), layer, 128, device)
+        for end in (70, 150, 190):
+            serving.prefill(end)
+        serving.decode(10)
+        assert serving.error() < 1e-6
 
 
 def test_half_precision_over_many_pages(device):

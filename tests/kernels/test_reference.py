@@ -253,16 +253,19 @@ def test_bfloat16_pages_round_once_per_fold() -> None:
     assert (out - exact).norm() / exact.norm() < 6e-3
 
 
-def test_gate_sums_start_anew_at_every_page() -> None:
-    """Gates of 2e4 in total, in float32: sums over the whole text would lose the last tokens' digits."""
-    kind = KINDS["fox"]
-    x = inputs(kind, 1, 1000)
-    x["log_f"] -= 20
-    x["log_f"][:, -40:] /= 1000
-    low = each(x, Tensor.float)
-    exact = reference.sequential(kind.rule, **each(low, Tensor.double))
-    errors = {}
-    for page_size in (64, 1024):
-        pages = Pages.empty(1, 1000, 2, D, gate_heads=4, page_size=page_size)
-        errors[page_size] = (reference.prefill(pages, kind.rule, **low) - exact).abs().max()
-    assert errors[64] < 3e-5 < 1e-4 < errors[1024]
+@pytest.mark.parametrize("page_size", [64, 512])
+@pytest.mark.parametrize("name", ["fox", "path_fox"])
+def test_strong_gates_cost_no_digits(name: str, page_size: int) -> None:
+    """In float32. A sum that counts a gate of -30 or -1000 not between key and query would lose four or five digits."""
+    kind = KINDS[name]
+    x = inputs(kind, 1, 400)
+    token = torch.arange(400)
+    for weak, strong in ((token % 64 < 40, -1000), (token < 150, -1000), (token % 50 > 0, -30)):
+        log_f = torch.where(weak, -0.1, strong).double()[None, :, None].expand_as(x["log_f"])
+        low = each(x | {"log_f": log_f}, Tensor.float)
+        exact = reference.sequential(kind.rule, **each(low, Tensor.double))
+        gate_heads = x["log_f"].shape[2]
+        pages = Pages.empty(1, 400, 2, D, path=kind.path, gate_heads=gate_heads, page_size=page_size)
+        out = [reference.prefill(pages, kind.rule, **cut(low, lo, hi)) for lo, hi in ((0, 90), (90, 380))]
+        out += [reference.decode(pages, kind.rule, **cut(low, t, t + 1)) for t in range(380, 400)]
+        assert (torch.cat(out, dim=1) - exact).norm() / exact.norm() < 1e-6

@@ -230,7 +230,7 @@ def test_memory_grows_with_the_text_and_not_its_square() -> None:
         "from longeval.models.fla import FlaRunner\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024\n"
         "runner = FlaRunner(random_path_network(vocab_size=8000))\n"
-        "score_tokens(runner, [1] * 4200)\n"
+        "for _ in range(3): score_tokens(runner, [1] * 4200)\n"  # the allocator's own memory grows for a while
         "before = peak()\n"
         "score_tokens(runner, [1] * 9000)\n"
         "print(before, peak())\n"
