@@ -220,7 +220,10 @@ def _stages(q: Tensor) -> int:
 
 
 def append(new: New, starts: Tensor, cached: Cached) -> None:
-    """Writes new tokens to the cache: `starts` [N + 1] int32 is cu_seqlens; only k, v, w, beta, log_f are read."""
+    """Writes new tokens to the cache: `starts` [N + 1] int32 is cu_seqlens; only k, v, w, beta, log_f are read.
+
+    Each token once, and none can be taken back: its page's earlier keys and gate sums take it in.
+    """
     k, pool = new.k, cached.pool
     _, H, D = k.shape
     w = k if new.w is None else new.w

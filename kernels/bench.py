@@ -28,7 +28,7 @@ from torch import Tensor
 
 from longeval.kernels.attention import Cached, New, append, decode, prefill
 from longeval.kernels.check import rows_of
-from longeval.kernels.peers import Peers, causal_peers, fla_peers, paged_peers, rewriting_peers
+from longeval.kernels.peers import Calls, causal_peers, fla_peers, paged_peers, rewriting_peers
 from longeval.kernels.plan import Plan
 from longeval.kernels.pool import PageLayout, Pool, Shape
 from longeval.kernels.reference import ScoreRule
@@ -46,6 +46,7 @@ FLOAT32 = (1, 4097, 16, 16, 64)
 DECODE = [(n, length) for n in (1, 8, 64) for length in (4096, 16384, 65536) if n * length <= 64 * 16384]
 MODES = {"path-fox": (True, True), "path": (True, False), "fox": (False, True), "causal": (False, False)}
 PAGE = 512
+ROUNDS = 3
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,14 @@ class Row:
     extra: float | None = None
 
 
-def median_ms(call: Callable[[], object]) -> float:
-    """Median over several rounds of medians, so that one disturbed round does not count."""
-    rounds = [triton.testing.do_bench(call, warmup=15, rep=60, return_mode="median") for _ in range(3)]
-    return float(statistics.median(rounds))
+def medians_ms(calls: Calls) -> dict[str, float | None]:
+    """Medians over rounds of medians. A round goes through all calls, so that a warm card slows all of them alike."""
+    rounds: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(ROUNDS):
+        for name, call in calls.items():
+            if call is not None:
+                rounds[name].append(triton.testing.do_bench(call, warmup=15, rep=60, return_mode="median"))
+    return {name: statistics.median(times) if times else None for name, times in rounds.items()}
 
 
 def random_tokens(batch: int, length: int, shape: Shape) -> tuple[ScoreRule, New]:
@@ -89,8 +94,8 @@ def random_tokens(batch: int, length: int, shape: Shape) -> tuple[ScoreRule, New
 
 
 def sampled_error(rule: ScoreRule, new: New, length: int) -> Callable[[Tensor], float]:
-    """Of an output [L, HQ, d] of the first sequence, on two rows of all heads."""
-    rows = [length // 3, length - 1]
+    """Of an output [L, HQ, d] of the first sequence, on eight rows of all heads."""
+    rows = [length * (i + 1) // 8 - 1 for i in range(8)]
     gates = (None if x is None else x[:length] for x in (new.w, new.beta, new.log_f))
     exact = rows_of(rule, rows, new.q[:length], new.k[:length], new.v[:length], *gates)
     return lambda out: float((out[rows].double() - exact).norm() / exact.norm())
@@ -99,39 +104,40 @@ def sampled_error(rule: ScoreRule, new: New, length: int) -> Callable[[Tensor], 
 def prefill_rows(
     batch: int, length: int, heads: int, kv_heads: int, d: int, fla: bool = False, dtype: torch.dtype = torch.bfloat16
 ) -> Iterator[Row]:
-    """float32 without peers."""
+    """float32 without peers. fla's kernels are measured by themselves: the card cools down under them."""
     flop = 4 * batch * heads * d * length * length / 2
     size = f"{batch} x {length}, {heads}/{kv_heads} heads of {d}" + ", float32" * (dtype == torch.float32)
     plan = Plan.of(torch.arange(0, batch * length + 1, length, device="cuda"), batch * length)
+    calls: Calls = {}
+    slow: Calls = {}
+    errors: dict[str, float] = {}
+    extra: dict[str, float] = {}
     for mode, (path, gate) in MODES.items():
         rule, new = random_tokens(batch, length, Shape(heads, kv_heads, d, dtype, path, gate))
 
         def ours(rule: ScoreRule = rule, new: New = new) -> Tensor:
-            out: Tensor = prefill(rule, new, plan)
-            return out
+            return prefill(rule, new, plan).view(batch, length, heads, d)
 
         error = sampled_error(rule, new, length)
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        out = ours()
-        extra = torch.cuda.max_memory_allocated() - before - out.nbytes
-        ms = median_ms(ours)
-        yield Row(size, mode, ms, flop / ms / 1e9, error(out), extra / new.k.nbytes)
+        extra[mode] = extra_memory(ours) / new.k.nbytes
+        fast: Calls = {mode: ours}
         if mode == "causal" and dtype != torch.float32:
-            yield from peer_rows(size, causal_peers(new, batch, length), flop, error)
-        elif fla and mode != "causal":
-            yield from peer_rows(size, fla_peers(mode, new, batch, length), flop, error)
+            fast |= causal_peers(new, batch, length)
+        theirs = fla_peers(mode, new, batch, length) if fla and mode != "causal" else {}
+        errors |= {name: error(call()[0]) for name, call in (fast | theirs).items() if call}
+        calls |= fast
+        slow |= theirs
+    for name, ms in (medians_ms(calls) | medians_ms(slow)).items():
+        yield Row(size, name, ms, ms and flop / ms / 1e9, errors.get(name), extra.get(name))
 
 
-def peer_rows(size: str, peers: Peers, work: float, error: Callable[[Tensor], float] | None = None) -> Iterator[Row]:
-    """`error` of the first sequence's output, where calls return [B, L, HQ, d]."""
-    for name, call in peers:
-        if call is None:
-            yield Row(size, name, None, None)
-        else:
-            ms = median_ms(call)
-            yield Row(size, name, ms, work / ms / 1e9, error and error(call()[0]))
+def extra_memory(call: Callable[[], Tensor]) -> int:
+    """Most bytes that were allocated during the call, without its result."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    out = call()
+    return torch.cuda.max_memory_allocated() - before - out.nbytes
 
 
 def captured(call: Callable[[], object]) -> Callable[[], object]:
@@ -181,13 +187,15 @@ def decode_rows(batch: int, length: int, fla: bool, heads: int = 32, kv_heads: i
     """`decode causal` is this package's paged flash-decode of plain attention."""
     nbytes = 2 * batch * kv_heads * length * d * 2
     size = f"{batch} x {length}, {heads}/{kv_heads} heads of {d}"
+    calls: Calls = {}
     for mode, (path, gate) in MODES.items():
-        ms = median_ms(captured(decode_step(Shape(heads, kv_heads, d, torch.bfloat16, path, gate), batch, length)))
-        yield Row(size, f"decode {mode}", ms, nbytes / ms / 1e9)
+        step = decode_step(Shape(heads, kv_heads, d, torch.bfloat16, path, gate), batch, length)
+        calls[f"decode {mode}"] = captured(step)
     rule, new = random_tokens(batch, 1, Shape(heads, kv_heads, d, torch.bfloat16, path=True, gate=True))
-    paged = ((name, call and captured(call)) for name, call in paged_peers(new.q, kv_heads, length))
-    yield from peer_rows(size, paged, nbytes)
-    yield from peer_rows(size, rewriting_peers(rule, new, batch, length, fla), nbytes)
+    calls |= {name: call and captured(call) for name, call in paged_peers(new.q, kv_heads, length).items()}
+    calls |= rewriting_peers(rule, new, batch, length, fla)
+    for name, ms in medians_ms(calls).items():
+        yield Row(size, name, ms, ms and nbytes / ms / 1e9)
 
 
 def main() -> None:

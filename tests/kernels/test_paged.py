@@ -215,8 +215,12 @@ def test_a_decode_step_in_a_cuda_graph(device):
     serving.prefill(190, 120)
     _, new, cu, _, cached = serving._next([191, 121])
     lengths = torch.tensor([191, 121], dtype=torch.int32, device=device)
+    fields = [getattr(serving.pool, field.name) for field in dataclasses.fields(serving.pool)[1:]]
+    before = [field.clone() for field in fields]
     append(new, cu.int(), cached)
     eager = decode(batch.rule, new.q, serving.pool, serving.table, lengths, 256)
+    for field, old in zip(fields, before, strict=True):  # a token is appended once
+        field.copy_(old)
     graph = torch.cuda.CUDAGraph()
     starts = cu.int()
     with torch.cuda.graph(graph):
