@@ -116,16 +116,17 @@ def _misshapen(value: Any, shape: Any, where: str = "") -> str | None:
     return next((found for part in parts if (found := _misshapen(*part)) is not None), None)
 
 
+_AGAIN = "delete this line, and the same run command makes it again"
+
+
 def _parse_row(line: bytes, where: str) -> Row:
-    record = parse_json(line, where)
+    record = parse_json(line, where, _AGAIN)
     missing = _REQUIRED - record.keys() if isinstance(record, dict) else _REQUIRED
     if missing:
-        raise UserError(f"{where}: not a longeval row, it lacks {', '.join(sorted(missing))}; choose another --out")
+        raise UserError(f"{where}: not a longeval row, it lacks {', '.join(sorted(missing))}; {_AGAIN}")
     wrong = [name for name, kind in _KINDS.items() if name in record and not _is(record[name], kind)]
     if wrong or not _numbers(record.get("scores", {})):
-        raise UserError(
-            f"{where}: not a longeval row (wrong type: {', '.join(wrong or ['scores'])}); choose another --out"
-        )
+        raise UserError(f"{where}: not a longeval row (wrong type: {', '.join(wrong or ['scores'])}); {_AGAIN}")
     return Row(**{key: value for key, value in record.items() if key in _FIELDS})
 
 
@@ -147,7 +148,7 @@ class RunFolder:
         if not manifest.is_file():
             raise UserError(f"{path} is not a run folder: it has no manifest.json")
         try:
-            self.manifest: dict[str, Any] = parse_json(manifest.read_bytes(), str(manifest))
+            self.manifest: dict[str, Any] = parse_json(manifest.read_bytes(), str(manifest), "choose another run")
         except OSError as error:
             raise UserError(f"{manifest} cannot be read ({error.strerror}); choose another run") from error
         if not isinstance(self.manifest, dict) or self.manifest.get("format") != FORMAT:
@@ -179,9 +180,7 @@ class RunFolder:
                     where = f"{path} line {number}"
                     row = _parse_row(line, where)
                     if (row.task, row.length) not in planned:
-                        raise UserError(
-                            f"{where}: {row.task} at {row.length} is no part of this run; choose another --out"
-                        )
+                        raise UserError(f"{where}: {row.task} at {row.length} is no part of this run; delete this line")
                     yield row
 
     def nll_path(self, sample_id: str) -> Path:

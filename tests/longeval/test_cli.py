@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from byte_tokenizer import byte_tokenizer
 
+from longeval.__main__ import main as entry_point
 from longeval.results.store import RunFolder
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "path_mha_d32"
@@ -179,6 +180,20 @@ def test_standard_output_of_any_kind(longeval, stdout):
     else:
         assert (done.returncode, done.stderr) == (0, "")
         assert ("±" in done.stdout or "·" in done.stdout) == (stdout == "ascii")
+
+
+def test_an_interrupt_before_the_command_line_is_imported(monkeypatch, capsys):
+    class Interrupt:
+        @staticmethod
+        def find_spec(name, *_):
+            if name == "longeval.cli":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "longeval.cli", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupt, *sys.meta_path])
+    with pytest.raises(SystemExit, match="130"):
+        entry_point()
+    assert capsys.readouterr() == ("", "interrupted\n")
 
 
 def test_an_interrupted_command_says_how_to_go_on(longeval, monkeypatch):

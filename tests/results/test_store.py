@@ -156,7 +156,9 @@ def test_what_is_missing_in_a_manifest_is_named(tmp_path, part, change, named):
 def test_a_row_of_wrong_types_is_named(tmp_path, field, value):
     create_or_resume(tmp_path, DECIDES, INFO).close()
     (tmp_path / "samples.jsonl").write_text(json.dumps({**asdict(row(0)), field: value}) + "\n")
-    with pytest.raises(UserError, match=rf"samples\.jsonl line 1: not a longeval row \(wrong type: {field}\)"):
+    with pytest.raises(
+        UserError, match=rf"samples\.jsonl line 1: not a longeval row \(wrong type: {field}\); delete this line"
+    ):
         RunFolder(tmp_path).rows()
 
 
