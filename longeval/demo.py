@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from threading import Thread
@@ -19,6 +19,7 @@ from rich.console import Console
 
 from longeval.config import RunConfig
 from longeval.models.reference import DEMO, TRAINED_LENGTH
+from longeval.progress import LOG_EVERY
 from longeval.results.compare import Comparison, compare
 
 SUITES = ("ruler", "phonebook", "state_tracking", "perplexity")
@@ -68,6 +69,12 @@ def _end_with_the_parent() -> None:
         os._exit(1)
 
 
+def _samples(out: Path, checkpoints: Sequence[str]) -> int:
+    """How many lines the run folders hold so far."""
+    files = [out / checkpoint / "samples.jsonl" for checkpoint in checkpoints]
+    return sum(file.read_bytes().count(b"\n") for file in files if file.is_file())
+
+
 def demo(checkpoints: Sequence[str], out: Path, console: Console) -> Comparison:
     """Evaluates `checkpoints`, as many at a time as there are cores, and compares them with RoPE."""
     workers = min(len(checkpoints), os.cpu_count() or 1)
@@ -78,9 +85,12 @@ def demo(checkpoints: Sequence[str], out: Path, console: Console) -> Comparison:
         slowest_first = reversed(checkpoints)
         running = {pool.submit(evaluate, demo_config(checkpoint, out)): checkpoint for checkpoint in slowest_first}
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-        for done, future in enumerate(as_completed(running), start=1):
-            what = f"{DEMO}:{running[future]} in {future.result():.0f} s, {done} of {len(running)}"
-            console.print(f"[dim]{what}[/]", highlight=False)
+        left = set(running)
+        while left:
+            done, left = wait(left, LOG_EVERY, FIRST_COMPLETED)
+            ended = [f"{DEMO}:{running[future]} in {future.result():.0f} s" for future in done]
+            what = ", ".join(ended) if ended else f"{_samples(out, checkpoints)} samples"
+            console.print(f"[dim]{what}, {len(running) - len(left)} of {len(running)} checkpoints[/]", highlight=False)
     except BaseException:  # what the others have finished is in their folders
         for worker in active_children():
             worker.terminate()
