@@ -46,7 +46,7 @@ FLOAT32 = (1, 4097, 16, 16, 64)
 DECODE = [(n, length) for n in (1, 8, 64) for length in (4096, 16384, 65536) if n * length <= 64 * 16384]
 MODES = {"path-fox": (True, True), "path": (True, False), "fox": (False, True), "causal": (False, False)}
 PAGE = 512
-ROUNDS = 3
+ROUNDS = 4
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,14 @@ class Row:
 
 
 def medians_ms(calls: Calls) -> dict[str, float | None]:
-    """Medians over rounds of medians. A round goes through all calls, so that a warm card slows all of them alike."""
+    """Medians over rounds of medians. Rounds go through all calls, to and fro: a warm card slows all of them alike."""
     rounds: dict[str, list[float]] = {name: [] for name in calls}
+    order = list(calls)
     for _ in range(ROUNDS):
-        for name, call in calls.items():
-            if call is not None:
+        for name in order:
+            if (call := calls[name]) is not None:
                 rounds[name].append(triton.testing.do_bench(call, warmup=15, rep=60, return_mode="median"))
+        order.reverse()
     return {name: statistics.median(times) if times else None for name, times in rounds.items()}
 
 
