@@ -115,9 +115,9 @@ def _prefix(rule: ScoreRule, new: New, plan: Plan, cached: Cached | None) -> tup
 class _Gates(NamedTuple):
     """What `gate_sums` makes of a batch's gates; empty tensors without any.
 
-    since [HQ, chunks, 4, C], suffix [kinds, HQ, chunks, 2, C], total [kinds, HQ, chunks]. PaTH
-    has three kinds, chunks and both spans, in log2 units, because its queries carry the scale. The others have chunks
-    alone, in units of q k, whose scale comes after.
+    since [HQ, chunks, 4, C], suffix [kinds, HQ, chunks, 2, C], total [kinds, HQ, chunks]. PaTH has three kinds, chunks
+    and both spans, in log2 units, because its queries carry the scale. The others have chunks alone, in units of q k,
+    whose scale comes after.
     """
 
     since: Tensor

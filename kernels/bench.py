@@ -149,7 +149,11 @@ def captured(call: Callable[[], object]) -> Callable[[], object]:
         with torch.cuda.graph(graph) if capture else nullcontext():
             call()
         torch.cuda.synchronize()
-    replay: Callable[[], object] = graph.replay
+
+    def replay() -> object:
+        graph.replay()
+        return call  # what it reads and writes lives as long as it can be replayed
+
     return replay
 
 
@@ -178,7 +182,7 @@ def decode_step(shape: Shape, batch: int, length: int) -> Callable[[], object]:
     lengths = held + 1
 
     def step() -> Tensor:
-        append(new, starts, cached)
+        append(new, starts, cached)  # the same token again and again: gate sums grow, work does not
         out: Tensor = decode(rule, new.q, pool, table, lengths, length)
         return out
 

@@ -1,6 +1,7 @@
 """Plain causal and FoX prefill: attention of new tokens to each other and to their cached prefix, newest keys first.
 
-The gate enters as in `path_prefill`, a bias of keys alone, but in units of the raw score: `scale` applies to both.
+Gates enter as in `path_prefill`, a bias of keys alone except in a query's own chunk, but in units of the raw score:
+`scale` applies to both.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 

@@ -12,14 +12,20 @@ import triton.language as tl
 
 from longeval.kernels.tiles import SIZES
 
-LEAST = tl.constexpr(-8192.0)  # 64 such gates sum up to -2^19, the least that `gates_between` can hold
+LEAST = tl.constexpr(-8192.0)  # 64 such gates sum up to -2^19, the least that digits of `gates_between` hold
 UNIT = tl.constexpr(16.0)  # of coarse digits: 2^19 is 32768 of them, which float16 holds
+
+
+@triton.jit
+def at_least(x, least):
+    """Where x is below `least`, that; NaN stays NaN, which `tl.maximum` would hide."""
+    return tl.where(x < least, least, x)
 
 
 @triton.jit
 def store_halves(to, x, mask, C: tl.constexpr):
     """x in float32 as a float16 and a float16 that corrects it, C apart: 22 bits. Below -60000 it saturates."""
-    x = tl.maximum(x, -60000.0)
+    x = at_least(x, -60000.0)
     high = x.to(tl.float16)
     tl.store(to, high, mask=mask)
     tl.store(to + C, (x - high.to(tl.float32)).to(tl.float16), mask=mask)
@@ -35,6 +41,7 @@ def gate_sums(
     since [HQ, slots, 4, C] float16: sums from the chunk's first token to each, in the digits of `gates_between`. suffix
     [HQ, slots, 2, C] float16: sums over the tokens after each, as `store_halves`. total [HQ, slots]: over the chunk.
     """
+    tl.static_assert(-LEAST * C <= 2**19)
     slot = tl.program_id(0)
     seq = tl.load(items + 2 * slot)
     if seq < 0:
@@ -47,14 +54,14 @@ def gate_sums(
     known = (heads < HQ)[None, :]
     log_f += (start + first).to(tl.int64) * stride_t + i[:, None] * stride_t + heads[None, :]
     gates = tl.load(log_f, mask=(i < n)[:, None] & known, other=0.0).to(tl.float32)
-    gates = tl.maximum(gates * scale, LEAST)
+    gates = at_least(gates * scale, LEAST)
     at = (heads.to(tl.int64) * slots + slot)[None, :]
     sums = tl.cumsum(gates.to(tl.float64), 0)  # float64: what is left of a difference of sums is as good as its terms
     whole = tl.sum(gates.to(tl.float64), 0)
     tl.store(total + heads * slots + slot, whole.to(tl.float32), mask=heads < HQ)
     store_halves(suffix + at * 2 * C + i[:, None], (whole[None, :] - sums).to(tl.float32), known, C)
     quarters = (sums * 4).to(tl.int32)
-    high = quarters & -1024
+    high = quarters & -1024  # 2^11 values, and 2^10 for the rest: float16 holds both
     since += at * 4 * C + i[:, None]
     tl.store(since, (high.to(tl.float32) / (4 * UNIT)).to(tl.float16), mask=known)
     tl.store(since + C, ((quarters - high).to(tl.float32) / (4 * UNIT)).to(tl.float16), mask=known)
@@ -115,10 +122,12 @@ def add_suffix(suffix, R: tl.constexpr, C: tl.constexpr):
 def gates_between(since, row, C: tl.constexpr):
     """Sum of a chunk's gates from the token after each key to each query, [R, C]: where their product starts.
 
-    since points to the chunk's sums; row [R] < C: the queries' tokens, counted from the chunk's first; negative ones
-    have passed none. It is a difference of two sums, which may both count strong gates before the key, and yet loses no
-    digit: of a sum's four digits the first two are multiples of 1/4 up to 2^19, whose differences the matrix unit's 24
-    bits hold exactly; the other two, halves of what is left below 1/4, are added to that.
+    since points to the chunk's sums; row [R] < C: the queries' tokens, counted from the chunk's first. For a key behind
+    the query, as all are for a negative row, it is some large positive number, and no score.
+
+    It is a difference of two sums, which may both count strong gates before the key, and yet loses no digit: of a sum's
+    four digits the first two are multiples of 1/4 up to 2^19, whose differences the matrix unit's 24 bits hold exactly;
+    the other two, halves of what is left below 1/4, are added to that.
     """
     sums = tl.zeros([row.shape[0], C], tl.float32)
     digit = tl.arange(0, 16) % 2
@@ -137,7 +146,7 @@ def gates_between(since, row, C: tl.constexpr):
 
 @triton.jit
 def gates_since(since, row, C: tl.constexpr):
-    """Sum of a chunk's gates from its first token to each query, [R]; arguments as in `gates_between`."""
+    """Sum of a chunk's gates from its first token to each query, [R], 0 for negative rows; else as `gates_between`."""
     passed = row >= 0
     coarse = tl.load(since + row, mask=passed, other=0.0).to(tl.float32)
     coarse += tl.load(since + C + row, mask=passed, other=0.0).to(tl.float32)

@@ -12,14 +12,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from longeval.kernels.gates import at_least
+from longeval.kernels.pages import LEAST_GATE
 from longeval.kernels.tiles import SIZES, chunk_transform, dot, keys_to_right_edge, softmax_step, transition
+
+LEAST = tl.constexpr(LEAST_GATE)
 
 
 @triton.jit
-def append_gates(log_f, gate_t, pg, lo, hi, C: tl.constexpr, P: tl.constexpr):
+def append_gates(log_f, gate_t, pg, lo, hi, C: tl.constexpr):
     """Rows lo to hi of a page's gate sums pg [P], from log_f by its stride, and their sum on top of the rows before.
 
-    log f counts as -60000 below that, as in `gate_sums`.
+    log f counts as LEAST_GATE of `pages` below that.
     """
     i = tl.arange(0, C)
     after = 0.0  # gates of the page's tokens behind the chunk at hand
@@ -27,7 +31,7 @@ def append_gates(log_f, gate_t, pg, lo, hi, C: tl.constexpr, P: tl.constexpr):
     for back in range(1, chunks - lo // C + 1):
         row = (chunks - back) * C + i
         fresh = (row >= lo) & (row < hi)
-        here = tl.maximum(tl.load(log_f + row * gate_t, mask=fresh, other=0.0).to(tl.float32), -60000.0)
+        here = at_least(tl.load(log_f + row * gate_t, mask=fresh, other=0.0).to(tl.float32), LEAST)
         tl.store(pg + row, tl.cumsum(here, 0, reverse=True) + after, mask=fresh)
         after += tl.sum(here, 0)
     for first in range(0, lo, 4 * C):
@@ -72,7 +76,7 @@ def append(
     if GATE:
         for g in range(G):
             log_f_g = log_f + token0 * gate_t + head * G + g
-            append_gates(log_f_g, gate_t, pg + number * pg_b + head * pg_h + g * P, lo, hi, C, P)
+            append_gates(log_f_g, gate_t, pg + number * pg_b + head * pg_h + g * P, lo, hi, C)
     if PATH:
         w += token0 * w_t + head * w_h
         beta += token0 * beta_t + head

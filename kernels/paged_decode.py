@@ -39,8 +39,8 @@ def over_open_chunk(
     X = dot(x16, tl.trans(ww)).to(OP)
     scores = dot_add(X, UY, dot(x16, tl.trans(kk)))
     if GATE:
-        later = g + r[:, None] * P + i[None, :] + 1
-        scores += tl.load(later, mask=member[:, None] & (i + 1 < pending)[None, :], other=0.0) * gate_scale
+        row = g + r[:, None] * P + i[None, :] + 1
+        scores += tl.load(row, mask=member[:, None] & (i + 1 < pending)[None, :], other=0.0) * gate_scale
     scores = tl.where(live[None, :], scores, float("-inf"))
     top = tl.max(scores, 1)
     p = tl.exp2(scores - top[:, None])

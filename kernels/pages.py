@@ -17,6 +17,7 @@ from torch.nn import functional
 from longeval.kernels.chunk import keys_to_right_edge, transition, ut_transform
 
 CHUNK = 64
+LEAST_GATE = -60000.0  # log_f below it counts as it, -inf too: no weight is left of such a key, and sums stay finite
 
 
 class Householder(NamedTuple):
@@ -109,8 +110,8 @@ class Newest:
 
     k, v [S, H, P, d]. `path` [S, H, P]: zero outside the open chunk. Finished chunks' keys already stand at the edge of
     the last of them, so `beta = 0` there (U = 0, F = I) makes every formula of the chunk algebra true as it is.
-    gates [S, HQ, P]: log_f of each token, zero in unused rows. `seq, page` [S]: where it belongs; `end` [S]: how many
-    of its rows are in use.
+    gates [S, HQ, P]: log_f of each token, zero in unused rows; of earlier tokens as good as sums of it need. `seq,
+    page` [S]: where it belongs; `end` [S]: how many of its rows are in use.
     """
 
     seq: Tensor
@@ -134,7 +135,8 @@ class Newest:
             path = Householder(w.new_zeros(S, H, m, C, d), w.new_zeros(S, H, m, C))
             path.w[some, :, end // C], path.beta[some, :, end // C] = w[seq], beta[seq]
             path = Householder(path.w.flatten(2, 3), path.beta.flatten(2, 3))
-        gates = None if pages.g is None else pages.g[page, seq] - after(pages.g[page, seq])
+        g = None if pages.g is None else pages.g[page, seq]
+        gates = None if g is None else g - after(g)
         return Newest(seq, page, end, pages.k[page, seq].to(full), pages.v[page, seq].to(full), path, gates)
 
     def store(self, pages: Pages) -> None:

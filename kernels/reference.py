@@ -27,11 +27,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from longeval.kernels.chunk import keys_to_right_edge, local_scores, queries_to_left_edge, transition, ut_transform
 from longeval.kernels.pages import (
     CHUNK,
+    LEAST_GATE,
     Householder,
     Newest,
     Pages,
@@ -121,7 +121,7 @@ def prefill(
             newest.path.w.add_(_rows(path.w[at], fresh))
             newest.path.beta.add_(_rows(path.beta[at], fresh))
         if newest.gates is not None and log_f is not None:
-            newest.gates += _rows(log_f[at], fresh)
+            newest.gates += _rows(log_f[at], fresh).clamp(min=LEAST_GATE)
         result = _attend_newest(pages, rule, _rows(q[at], fresh), newest).to(q.dtype)
         out[seq[:, None].expand_as(token)[fresh], token[fresh]] = result.transpose(1, 2)[fresh]
         newest.store(pages)
@@ -276,9 +276,9 @@ def decode(
 
     if pages.g is not None and log_f is not None:
         until = torch.arange(P, device=q.device) <= row[:, None]  # [B, P]
-        pages.g[page, seq] += until[:, None] * log_f[:, 0, :, None].to(full)
+        pages.g[page, seq] += until[:, None] * log_f[:, 0, :, None].to(full).clamp(min=LEAST_GATE)
         g = pages.g[:n].view(n, B, H, HQ // H, P)
-        later = functional.pad(g[1:, ..., 0], (0, 0) * 3 + (0, 1)).flip(0).cumsum(0).flip(0)  # of the pages after each
+        later = after(sums_to_last(g[..., 0].movedim(0, -1))).movedim(-1, 0)  # of the pages after each
         scores += rule.gate_scale * (after(g) + later.unsqueeze(-1))
 
     position = torch.arange(n * P, device=q.device).view(n, 1, P)

@@ -102,10 +102,10 @@ def tokens(
 
 
 def with_gates(batch: Tokens, weak: Tensor, strong: float) -> Tokens:
-    """The same with log_f = -0.1 where `weak` [T] is true, and `strong` elsewhere."""
+    """The same with log_f = -0.1 where `weak` [T] is true, and `strong` elsewhere; each head a few tokens later."""
     assert batch.log_f is not None
-    log_f = torch.where(weak, -0.1, strong).double()[:, None].expand_as(batch.log_f).contiguous()
-    return replace(batch, log_f=log_f)
+    heads = [torch.where(weak.roll(5 * head), -0.1, strong) for head in range(batch.log_f.shape[1])]
+    return replace(batch, log_f=torch.stack(heads, dim=1).double())
 
 
 def error(got: Tensor, expected: Tensor) -> float:

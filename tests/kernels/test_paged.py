@@ -117,6 +117,19 @@ def test_strong_gates_cost_no_digits(path, strong, device):
         assert serving.error() < 1e-6
 
 
+@pytest.mark.filterwarnings("ignore:.* encountered:RuntimeWarning")  # of the interpreter
+@pytest.mark.parametrize("path", [False, True])
+def test_a_gate_that_is_no_number_is_not_hidden(path, device):
+    layer = shape(path, True)
+    batch = tokens([130], layer)
+    batch.log_f[70] = torch.nan
+    serving = Serving(batch, layer, 64, device)
+    for end in (66, 128):
+        serving.prefill(end)
+    serving.decode(2)
+    assert torch.equal(serving.out.isnan().all(-1).all(-1), torch.arange(130) >= 70)
+
+
 def test_half_precision_over_many_pages(device):
     layer = shape(True, True, 16, 4, 1, torch.float16)
     serving = Serving(tokens([330], layer), layer, 64, device)
@@ -130,11 +143,11 @@ def test_a_full_page_never_changes_again(device):
     serving = Serving(tokens([140], layer), layer, 64, device)
     serving.prefill(64)
     first = int(serving.table[0, 0])
-    before = [serving.pool.k[first].clone(), serving.pool.v[first].clone(), serving.pool.f[first].clone()]
+    fields = (serving.pool.k, serving.pool.v, serving.pool.f, serving.pool.g)
+    before = [field[first].clone() for field in fields]
     serving.prefill(138)
     serving.decode(2)
-    after = [serving.pool.k[first], serving.pool.v[first], serving.pool.f[first]]
-    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert all(torch.equal(old, field[first]) for old, field in zip(before, fields, strict=True))
 
 
 def test_an_unused_row_of_a_decode_batch(device):

@@ -68,6 +68,15 @@ def test_strong_gates_cost_no_digits(path, strong, device):
         assert run(with_gates(batch, weak, strong), torch.float32, device) < 1e-6
 
 
+@pytest.mark.filterwarnings("ignore:.* encountered:RuntimeWarning")  # of the interpreter
+@pytest.mark.parametrize("path", [False, True])
+def test_a_gate_that_is_no_number_is_not_hidden(path, device):
+    batch = tokens([200], shape(path, True))
+    batch.log_f[70] = torch.nan
+    out = prefill(batch.rule, batch.new(torch.float32, device), Plan.of(torch.tensor([0, 200], device=device), 200))
+    assert torch.equal(out.isnan().all(-1).all(-1).cpu(), torch.arange(200) >= 70)
+
+
 @modes
 def test_garbage_around_the_tokens_is_never_read(path, gate, device):
     batch = tokens([66], shape(path, gate))
