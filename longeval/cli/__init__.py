@@ -29,7 +29,7 @@ _INTERRUPTED = 130  # what Typer makes of Ctrl-C
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Entry point of the `longeval` command."""
+    """Runs the command line and ends the process with its status."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # whatever the locale: tables and exports are UTF-8
             stream.reconfigure(encoding="utf-8")

@@ -108,6 +108,13 @@ def with_gates(batch: Tokens, weak: Tensor, strong: float) -> Tokens:
     return replace(batch, log_f=torch.stack(heads, dim=1).double())
 
 
+def rows_after(first: int, end: int, *, head: int, like: Tensor) -> Tensor:
+    """True in one head of tokens `first` to `end`; `like` [T, heads, d]."""
+    found = torch.zeros(like.shape, dtype=torch.bool)
+    found[first:end, head] = True
+    return found
+
+
 def error(got: Tensor, expected: Tensor) -> float:
     """||got - expected|| / ||expected||; NaN stays NaN and fails every comparison."""
     got = got.double().cpu()

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from cases import error, tokens, with_gates
+from cases import error, rows_after, tokens, with_gates
 
 from longeval.kernels.attention import Cached, append, decode, prefill
 from longeval.kernels.batched import PagedAttention
@@ -121,13 +121,13 @@ def test_strong_gates_cost_no_digits(path, strong, device):
 @pytest.mark.parametrize("path", [False, True])
 def test_a_gate_that_is_no_number_is_not_hidden(path, device):
     layer = shape(path, True)
-    batch = tokens([130], layer)
-    batch.log_f[70] = torch.nan
+    batch = tokens([130, 90], layer)
+    batch.log_f[70, 1] = torch.nan
     serving = Serving(batch, layer, 64, device)
-    for end in (66, 128):
-        serving.prefill(end)
+    for ends in ((66, 80), (128, 88)):
+        serving.prefill(*ends)
     serving.decode(2)
-    assert torch.equal(serving.out.isnan().all(-1).all(-1), torch.arange(130) >= 70)
+    assert torch.equal(serving.out.isnan(), rows_after(70, 130, head=1, like=serving.out))
 
 
 def test_half_precision_over_many_pages(device):

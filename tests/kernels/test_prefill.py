@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from cases import error, tokens, with_gates
+from cases import error, rows_after, tokens, with_gates
 
 from longeval.kernels.attention import New, prefill
 from longeval.kernels.check import rows_of
@@ -71,10 +71,11 @@ def test_strong_gates_cost_no_digits(path, strong, device):
 @pytest.mark.filterwarnings("ignore:.* encountered:RuntimeWarning")  # of the interpreter
 @pytest.mark.parametrize("path", [False, True])
 def test_a_gate_that_is_no_number_is_not_hidden(path, device):
-    batch = tokens([200], shape(path, True))
-    batch.log_f[70] = torch.nan
-    out = prefill(batch.rule, batch.new(torch.float32, device), Plan.of(torch.tensor([0, 200], device=device), 200))
-    assert torch.equal(out.isnan().all(-1).all(-1).cpu(), torch.arange(200) >= 70)
+    batch = tokens([200, 90], shape(path, True))
+    batch.log_f[70, 1] = torch.nan
+    plan = Plan.of(torch.tensor(batch.starts, device=device), 290)
+    out = prefill(batch.rule, batch.new(torch.float32, device), plan).cpu()
+    assert torch.equal(out.isnan(), rows_after(70, 200, head=1, like=out))
 
 
 @modes

@@ -6,6 +6,7 @@ import os
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -182,12 +183,12 @@ def test_standard_output_of_any_kind(longeval, stdout):
         assert ("±" in done.stdout or "·" in done.stdout) == (stdout == "ascii")
 
 
-def test_an_interrupt_before_the_command_line_is_imported(monkeypatch, capsys):
+def test_an_interrupt_while_the_command_line_is_imported(monkeypatch, capsys):
     class Interrupt:
         @staticmethod
         def find_spec(name, *_):
             if name == "longeval.cli":
-                raise KeyboardInterrupt
+                os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.delitem(sys.modules, "longeval.cli", raising=False)
     monkeypatch.setattr(sys, "meta_path", [Interrupt, *sys.meta_path])
