@@ -18,6 +18,7 @@ from threading import Thread
 from rich.console import Console
 
 from longeval.config import RunConfig
+from longeval.interrupts import interrupts_wait
 from longeval.models.reference import DEMO, TRAINED_LENGTH
 from longeval.progress import LOG_EVERY
 from longeval.results.compare import Comparison, compare
@@ -81,10 +82,9 @@ def demo(checkpoints: Sequence[str], out: Path, console: Console) -> Comparison:
     console.print(f"[dim]{len(checkpoints)} checkpoints, {workers} at a time, into {out}[/]", highlight=False)
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _end_at_once)
     try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # workers inherit it until they are ready to end
         slowest_first = reversed(checkpoints)
-        running = {pool.submit(evaluate, demo_config(checkpoint, out)): checkpoint for checkpoint in slowest_first}
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        with interrupts_wait():  # in workers until they are ready to end
+            running = {pool.submit(evaluate, demo_config(checkpoint, out)): checkpoint for checkpoint in slowest_first}
         left = set(running)
         while left:
             done, left = wait(left, LOG_EVERY, FIRST_COMPLETED)
